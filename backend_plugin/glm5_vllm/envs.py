@@ -1,0 +1,20 @@
+"""Every environment variable the plugin reads: the only place where it reads the environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def run_dir() -> Path | None:
+    """`GLM5_RUN_DIR`: folder shared by the containers of the pod; unset means that nothing is attested."""
+    value = os.environ.get("GLM5_RUN_DIR")
+    return Path(value) if value else None
+
+
+def cache_dir() -> Path:
+    """`GLM5_CACHE_DIR`: where config and tokenizer built from a GGUF lie; default `$XDG_CACHE_HOME/glm5`."""
+    value = os.environ.get("GLM5_CACHE_DIR")
+    if value:
+        return Path(value)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glm5"
