@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
 
 
 class Glm5Error(Exception):
-    """Base of all expected errors: one sentence that says what failed, the value, what was expected and what to do."""
+    """Base of all expected errors: one sentence: what failed, the value, what was expected, what to do."""
 
     exit_code = ExitCode.INTERNAL
 

@@ -1,0 +1,84 @@
+"""The command `glm5`: the table of its commands, and the one place where an error becomes an exit code.
+
+Commands live in `commands/`, one module each, and are imported when they are called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from glm5_service import __version__
+from glm5_service.errors import ExitCode, Glm5Error
+
+# name -> (module, one line of help); help must not import the command
+COMMANDS = {
+    "stage": ("glm5_service.commands.stage", "Bring the model here, verify it and publish it."),
+    "serve": ("glm5_service.commands.serve", "Start the engine and stay with it."),
+    "gguf": ("glm5_service.commands.gguf", "Look into a GGUF file."),
+    "config": ("glm5_service.commands.config", "Show every setting, its value and where it came from."),
+    "demo": ("glm5_service.commands.demo", "Ask a served model a question and show how it answers."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command's own object, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="glm5")
+@click.option("--traceback", is_flag=True, help="Show where an error came from (also GLM5_TRACEBACK=1).")
+def cli(traceback: bool) -> None:
+    """Stage, serve and watch GLM-5 on vLLM.
+
+    Exit codes: 0 done, 1 internal, 2 usage or settings, 3 source unreachable or refused, 4 model file wrong,
+    5 does not fit, 6 engine failed.
+    """
+    if traceback:
+        os.environ["GLM5_TRACEBACK"] = "1"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    sys.exit(run(argv))
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    try:
+        result = cli.main(args=argv, prog_name="glm5", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except click.Abort:
+        return ExitCode.USAGE
+    except Exception as error:
+        if os.environ.get("GLM5_TRACEBACK", "0") not in ("", "0"):
+            raise
+        if isinstance(error, Glm5Error):
+            print(f"glm5: {error}", file=sys.stderr)
+            return error.exit_code
+        print(f"glm5: internal error: {error!r}. Run again with `glm5 --traceback`.", file=sys.stderr)
+        return ExitCode.INTERNAL
+    return result if isinstance(result, int) else ExitCode.DONE

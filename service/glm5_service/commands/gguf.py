@@ -1,0 +1,25 @@
+"""`glm5 gguf`: what a GGUF file holds. The reading is done by the plugin, in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group("gguf")
+def command() -> None:
+    """Look into a GGUF file."""
+
+
+@command.command("inspect")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def inspect(file: Path, as_json: bool) -> int:
+    """Show what FILE holds, what would be loaded and what would be refused.
+
+    FILE is a GGUF file, any file of a split set, or a folder that holds one set.
+    """
+    from glm5_service.engine.inspect import show
+
+    return show(file, as_json=as_json)

@@ -1,0 +1,65 @@
+"""Settings, model facts and profile -> the engine's argv and environment. Pure: starts and reads nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from glm5_service.engine.inspect import ModelFacts
+from glm5_service.settings import Settings
+
+Profile = Literal["cpu", "cuda"]
+
+# nothing in a serving pod may ask the network for a model, a tokenizer or permission to run
+_QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+
+@dataclass(frozen=True)
+class EngineCommand:
+    """How the engine is started; `environment` and `secrets` (never shown) add to the service's own."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    secrets: Mapping[str, str]
+
+
+def engine_command(settings: Settings, model: ModelFacts, profile: Profile) -> EngineCommand:
+    """The command that serves `model`: the plugin's entry, then what would follow `vllm serve`."""
+    engine = settings.engine
+    flags: dict[str, object | None] = {
+        "--host": engine.host,
+        "--port": engine.port,
+        "--served-model-name": engine.served_model_name,
+        "--dtype": engine.dtype,
+        "--max-num-seqs": engine.max_num_seqs,
+        "--max-model-len": engine.max_model_len,
+        "--tensor-parallel-size": engine.tensor_parallel_size,
+        "--kv-cache-dtype": engine.kv_cache_dtype,
+        "--attention-backend": engine.attention_backend,
+        "--gpu-memory-utilization": engine.gpu_memory_utilization if profile == "cuda" else None,
+        "--tokenizer": settings.model.hf_folder,
+        "--hf-config-path": settings.model.hf_folder,
+        "--chat-template": settings.model.chat_template,
+        "--tool-call-parser": engine.tool_call_parser,
+        "--reasoning-parser": engine.reasoning_parser,
+    }
+    argv = [sys.executable, "-m", "glm5_vllm.serve", str(model.path)]
+    for flag, value in flags.items():
+        if value is not None:
+            argv += [flag, str(value)]
+    if engine.enforce_eager if engine.enforce_eager is not None else profile == "cpu":
+        argv.append("--enforce-eager")
+    if engine.tool_call_parser:
+        argv.append("--enable-auto-tool-choice")
+    environment = _QUIET | {"GLM5_RUN_DIR": str(settings.run_dir), "PYTHONUNBUFFERED": "1"}
+    if profile == "cpu":
+        environment["VLLM_CPU_KVCACHE_SPACE"] = str(engine.cpu_kv_cache_gib)
+    secrets = {"VLLM_API_KEY": engine.api_key.get_secret_value()} if engine.api_key else {}
+    return EngineCommand((*argv, *engine.extra_args), environment, secrets)

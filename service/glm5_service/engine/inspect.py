@@ -1,0 +1,157 @@
+"""What a model path is: finds the file for the engine and has the plugin read its header in another process.
+
+Never opens a GGUF file itself; the plugin's `python -m glm5_vllm.gguf inspect` is the only reader.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from glm5_service.errors import EngineError, ModelError, SettingsError
+
+# a 402 GB set has a header of a few MB; beyond this the storage hangs
+INSPECT_TIMEOUT_SECONDS = 120
+_SPLIT = re.compile(r"^(?P<set>.*)-\d{5}-of-\d{5}\.gguf$")
+
+
+class _Report(BaseModel):
+    """Base of the inspection's JSON; fields that a newer plugin adds are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ModelPart(_Report):
+    """One file of the model."""
+
+    path: Path
+    bytes: int
+
+
+class Placed(_Report):
+    """How much of the file would be loaded."""
+
+    tensors: int
+    bytes: int
+
+
+class Refused(_Report):
+    """A tensor the loader does not take."""
+
+    name: str
+    reason: str
+
+
+class GgufFacts(_Report):
+    """What the plugin says of a GGUF model."""
+
+    schema_: Literal[1]
+    path: Path
+    files: list[ModelPart]
+    architecture: str
+    name: str | None = None
+    tensors: int
+    bytes: int
+    context_length: int | None = None
+    load: Placed
+    refused: list[Refused] = []
+
+
+class ModelFacts(BaseModel):
+    """The model as the engine is given it; `gguf` is None for a Hugging Face folder."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: Path
+    gguf: GgufFacts | None = None
+
+
+def locate(path: Path) -> Path:
+    """The GGUF file, or the Hugging Face folder, that names the model; raises on anything else."""
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise SettingsError("no such model", path, expected="a GGUF file or a folder that holds a model")
+    files = sorted(path.glob("*.gguf"))
+    sets: dict[str, Path] = {}
+    for file in files:
+        match = _SPLIT.match(file.name)
+        sets.setdefault(match["set"] if match else file.name, file)
+    if len(sets) == 1:
+        return files[0]
+    if sets:
+        names = ", ".join(file.name for file in sets.values())
+        raise SettingsError(
+            "folder holds several models", path, expected="one", remedy=f"Name one of {names}."
+        )
+    if (path / "config.json").is_file():
+        return path
+    raise SettingsError("no model in folder", path, expected="*.gguf, or config.json with safetensors")
+
+
+def inspect_model(path: Path) -> ModelFacts:
+    """Facts of the model at `path`; raises ModelError (exit code 4) if it cannot be served."""
+    model = locate(path)
+    if model.is_dir():
+        return ModelFacts(path=model)
+    output = _run_plugin(model, as_json=True, capture=True)
+    try:
+        report = json.loads(output.stdout)
+        if error := report.get("error"):
+            raise ModelError(str(error).rstrip("."), remedy="See `glm5 gguf inspect`.")
+        facts = GgufFacts.model_validate(report | {"schema_": report.get("schema")})
+    except (ValueError, AttributeError, ValidationError) as error:
+        tail = (output.stderr.strip().splitlines() or ["no output"])[-1]
+        raise EngineError(
+            "model inspection gave no readable report",
+            f"exit {output.returncode}, {tail}",
+            expected="JSON of schema 1",
+            remedy="Check that glm5-vllm and glm5-service are of the same release.",
+        ) from error
+    if facts.refused:
+        first = facts.refused[0]
+        raise ModelError(
+            f"{len(facts.refused)} tensors of {model.name} cannot be loaded, first",
+            first.name,
+            remedy=f"{first.reason.rstrip('.')}. See `glm5 gguf inspect`.",
+        )
+    return ModelFacts(path=model, gguf=facts)
+
+
+def show(path: Path, *, as_json: bool) -> int:
+    """Print the plugin's report on stdout; returns its exit code."""
+    return _run_plugin(locate(path), as_json=as_json, capture=False).returncode
+
+
+def _run_plugin(model: Path, *, as_json: bool, capture: bool) -> subprocess.CompletedProcess[str]:
+    require_plugin()
+    argv = [sys.executable, "-m", "glm5_vllm.gguf", "inspect", str(model), *(["--json"] if as_json else [])]
+    try:
+        return subprocess.run(
+            argv, text=True, capture_output=capture, timeout=INSPECT_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(
+            "model inspection did not end",
+            f"{INSPECT_TIMEOUT_SECONDS} s",
+            remedy="Check the storage of the model.",
+        ) from error
+
+
+def require_plugin(find: Callable[[str], object | None] = importlib.util.find_spec) -> None:
+    """Raise EngineError unless the plugin is installed beside this service."""
+    if find("glm5_vllm") is None:
+        raise EngineError(
+            "the engine plugin is not installed",
+            sys.executable,
+            expected="glm5-vllm in the same environment",
+            remedy="Install backend_plugin/, or run this in the engine image.",
+        )

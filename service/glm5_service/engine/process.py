@@ -1,0 +1,94 @@
+"""One engine child in a session of its own: start, relay its log, signal, reap, kill what it leaves behind.
+
+Knows nothing of vLLM or of phases; `supervisor` decides when to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import psutil
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of orphaned descendants, as PID 1 of a container is anyway."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+class EngineProcess:
+    """A running child; `on_line` gets every line it logs, in a thread of its own."""
+
+    def __init__(
+        self, argv: Sequence[str], environment: Mapping[str, str], on_line: Callable[[str], None]
+    ) -> None:
+        self._on_line = on_line
+        self._child = subprocess.Popen(
+            argv,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  one system call, safe between fork and exec
+        )
+        self.pid = self._child.pid
+        # a thread, because a reader of our stdout that stalls must not stall the health server
+        self._relay = threading.Thread(target=self._pump, name="engine-log", daemon=True)
+        self._relay.start()
+
+    def _pump(self) -> None:
+        assert self._child.stdout is not None
+        for raw in self._child.stdout:
+            with contextlib.suppress(OSError):
+                sys.stdout.buffer.write(raw)
+                sys.stdout.buffer.flush()
+            self._on_line(raw.decode("utf-8", "replace").rstrip("\n"))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the child alone; it passes on to its workers what they must know."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL the child and all of its session."""
+        for member in (self.pid, *self.members()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(member, signal.SIGKILL)
+
+    def members(self) -> Iterator[int]:
+        """Living processes of the child's session other than the child."""
+        for pid in psutil.pids():
+            if pid == self.pid:
+                continue
+            with contextlib.suppress(OSError, psutil.Error):
+                if os.getsid(pid) == self.pid and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                    yield pid
+
+    async def wait(self) -> int:
+        """The child's return code (negative: the signal that ended it)."""
+        return await asyncio.to_thread(self._child.wait)
+
+    def sweep(self) -> int:
+        """After the child's end: kill and reap what is left of its session; returns how many there were."""
+        left = list(self.members())
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(pid) for pid in left if psutil.pid_exists(pid)], timeout=5)
+        self._relay.join(timeout=5)
+        return len(left)

@@ -1,0 +1,81 @@
+"""Every setting of `glm5`: name, type, default and meaning. Declares, reads nothing; `load` fills it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+
+from glm5_service.settings.base import Port, Seconds, Section, Words
+from glm5_service.settings.staging import StagingSettings
+
+
+class ModelSettings(Section):
+    """Which model is served."""
+
+    path: Path | None = None
+    """A GGUF file, any file of a split set, or a folder that holds one set (or a Hugging Face folder)."""
+    hf_folder: Path | None = None
+    """Folder with config.json and the tokenizer; without it both are built from the GGUF's own metadata."""
+    chat_template: Path | None = None
+    """Jinja file used instead of the model's own chat template."""
+
+
+class EngineSettings(Section):
+    """What the engine is started with."""
+
+    profile: Literal["auto", "cpu", "cuda"] = "auto"
+    """Hardware profile; auto takes the one of the installed vLLM."""
+    host: str = "0.0.0.0"
+    """Address the API listens on."""
+    port: Port = 8000
+    """Port of the API."""
+    served_model_name: str = "glm-5"
+    """Model name that clients send."""
+    dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
+    """Activation type."""
+    max_model_len: Annotated[int, Field(ge=1)] | None = None
+    """Longest context in tokens; unset takes the model's own."""
+    max_num_seqs: Annotated[int, Field(ge=1)] = 16
+    """Most requests that run at once."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.92
+    """Part of each GPU's memory the engine may use; the cpu profile ignores it."""
+    tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
+    """GPUs the model is spread over."""
+    kv_cache_dtype: str = "auto"
+    """Type of the KV cache, as vLLM names it."""
+    attention_backend: str | None = None
+    """Attention backend asked of vLLM; unset leaves the choice to the plugin."""
+    enforce_eager: bool | None = None
+    """Run without compilation and CUDA graphs; unset is true on the cpu profile, false on cuda."""
+    cpu_kv_cache_gib: Annotated[int, Field(ge=1)] = 1
+    """Memory of the KV cache on the cpu profile, in GiB."""
+    api_key: SecretStr | None = None
+    """Key that clients must send; handed to vLLM by environment, never on its command line."""
+    tool_call_parser: str | None = None
+    """Parser of tool calls, as vLLM names it (GLM-5: glm47); unset leaves automatic tool choice off."""
+    reasoning_parser: str | None = None
+    """Parser of reasoning blocks, as vLLM names it (GLM-5: glm45)."""
+    stop_timeout_seconds: Seconds = 30
+    """How long the engine may take to stop before it is killed."""
+    extra_args: Words = Field(default=[])
+    """Further arguments for `vllm serve`, passed on as they are; a string is split like a shell would."""
+
+
+class LogSettings(Section):
+    """What the command itself logs; vLLM's own log passes through."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is written to stderr."""
+
+
+class Settings(Section):
+    """The whole tree. Environment names are GLM5_ + the path in capitals with __ between the parts."""
+
+    run_dir: Path = Path("/tmp/glm5")
+    """Folder for facts that the parts of a pod share (engine.json, attention/rank-N.json, staging.json)."""
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    log: LogSettings = LogSettings()
+    staging: StagingSettings = StagingSettings()
