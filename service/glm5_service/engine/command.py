@@ -58,7 +58,11 @@ def engine_command(settings: Settings, model: ModelFacts, profile: Profile) -> E
         argv.append("--enforce-eager")
     if engine.tool_call_parser:
         argv.append("--enable-auto-tool-choice")
-    environment = _QUIET | {"GLM5_RUN_DIR": str(settings.run_dir), "PYTHONUNBUFFERED": "1"}
+    environment = _QUIET | {
+        "GLM5_RUN_DIR": str(settings.run_dir),
+        "GLM5_CACHE_DIR": str(settings.cache_dir),
+        "PYTHONUNBUFFERED": "1",
+    }
     if profile == "cpu":
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(engine.cpu_kv_cache_gib)
     secrets = {"VLLM_API_KEY": engine.api_key.get_secret_value()} if engine.api_key else {}

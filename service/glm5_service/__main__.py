@@ -1,0 +1,5 @@
+"""`python -m glm5_service` is `glm5`."""
+
+from glm5_service.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The inspection command of the stand-in."""

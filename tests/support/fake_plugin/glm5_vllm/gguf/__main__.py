@@ -1,0 +1,31 @@
+"""Answers `inspect PATH [--json]` as the plugin does; the file's text picks the answer."""
+
+import json
+import sys
+from pathlib import Path
+
+path = Path(sys.argv[2])
+kind = path.read_text().strip()
+if kind == "broken":
+    print(json.dumps({"schema": 1, "error": f"not a GGUF file: {path}; expected magic GGUF."}))
+    sys.exit(4)
+if kind == "garbage":
+    print("Traceback: something else")
+    sys.exit(1)
+refused = [{"name": "blk.0.odd", "reason": "unknown to the loader"}] if kind == "refused" else []
+report = {
+    "schema": 1,
+    "path": str(path),
+    "files": [{"path": str(path), "bytes": 4}],
+    "architecture": "glm-dsa",
+    "name": "stand-in",
+    "tensors": 1,
+    "bytes": 4,
+    "context_length": 2048,
+    "types": {"F32": {"tensors": 1, "bytes": 4}},
+    "load": {"tensors": 1, "bytes": 4},
+    "set_aside": {},
+    "refused": refused,
+}
+print(json.dumps(report) if "--json" in sys.argv else f"{path}: glm-dsa")
+sys.exit(4 if refused else 0)

@@ -1,0 +1,27 @@
+"""Stands in for the engine: writes what it was started with, then does what FAKE_ENGINE says."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+behaviour = os.environ.get("FAKE_ENGINE", "obey")
+facts = {"argv": sys.argv[1:], "pid": os.getpid(), "env": dict(os.environ)}
+orphan = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+if behaviour in ("leave-child", "crash-and-leave-child"):
+    facts["orphan"] = subprocess.Popen([sys.executable, "-c", orphan]).pid
+if behaviour == "obey":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+elif behaviour == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+started = Path(os.environ["GLM5_RUN_DIR"]) / "started.json"
+started.with_suffix(".tmp").write_text(json.dumps(facts))
+started.with_suffix(".tmp").rename(started)
+print("engine says hello", flush=True)
+if behaviour.startswith("crash"):
+    sys.exit(3)
+while True:
+    time.sleep(60)

