@@ -1,0 +1,150 @@
+"""The hyperparameters of a `glm-dsa` model, read from the metadata and checked. Next hop: names.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from glm5_vllm.gguf.errors import GGUFError
+from glm5_vllm.gguf.header import MetadataValue
+
+ARCHITECTURE = "glm-dsa"
+GATING_SIGMOID = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """Sizes and factors of one model; the `mtp_layers` blocks follow the `layers` of the main model."""
+
+    layers: int
+    mtp_layers: int
+    dense_layers: int
+    context_length: int
+    hidden: int
+    dense_intermediate: int
+    expert_intermediate: int
+    vocab: int
+    heads: int
+    q_lora: int
+    kv_lora: int
+    rope_dim: int
+    nope_dim: int
+    value_dim: int
+    experts: int
+    experts_used: int
+    shared_experts: int
+    expert_groups: int
+    expert_groups_used: int
+    expert_scale: float
+    normalize_experts: bool
+    indexer_heads: int
+    indexer_dim: int
+    indexer_top_k: int
+    rms_epsilon: float
+    rope_theta: float
+
+    @property
+    def blocks(self) -> int:
+        return self.layers + self.mtp_layers
+
+    @property
+    def head_dim(self) -> int:
+        """Size of one query head before absorption."""
+        return self.nope_dim + self.rope_dim
+
+
+def read_hyperparameters(metadata: Mapping[str, MetadataValue]) -> Hyperparameters:
+    """Read and check the hyperparameters.
+
+    Raises:
+        GGUFError: another architecture, a key that is missing or of the wrong type, contradicting values.
+    """
+    keys = _Keys(metadata)
+    architecture = metadata.get("general.architecture")
+    if architecture != ARCHITECTURE:
+        raise GGUFError(
+            "architecture", architecture, expected=ARCHITECTURE, remedy="Only GLM-5 models are served"
+        )
+    mtp_layers = keys.integer("nextn_predict_layers", minimum=0, default=0)
+    blocks = keys.integer("block_count", minimum=mtp_layers + 1)
+    kv_lora, rope_dim = keys.integer("attention.kv_lora_rank"), keys.integer("rope.dimension_count")
+    experts, groups = keys.integer("expert_count"), keys.integer("expert_group_count", default=1)
+    head_dim = keys.integer("attention.key_length_mla", minimum=rope_dim + 1)
+    # llama.cpp exports latent attention as one key-value head of the latent's size
+    keys.equal("attention.head_count_kv", 1)
+    keys.equal("attention.key_length", kv_lora + rope_dim)
+    keys.equal("attention.value_length", kv_lora)
+    keys.equal("expert_gating_func", GATING_SIGMOID, default=GATING_SIGMOID)
+    scaling = metadata.get(f"{ARCHITECTURE}.rope.scaling.type", "none")
+    if scaling != "none":
+        raise keys.wrong("rope.scaling.type", scaling, "none, for GLM-5 scales no positions")
+    return Hyperparameters(
+        layers=blocks - mtp_layers,
+        mtp_layers=mtp_layers,
+        dense_layers=keys.integer("leading_dense_block_count", minimum=0, maximum=blocks - mtp_layers),
+        context_length=keys.integer("context_length"),
+        hidden=keys.integer("embedding_length"),
+        dense_intermediate=keys.integer("feed_forward_length"),
+        expert_intermediate=keys.integer("expert_feed_forward_length"),
+        vocab=keys.integer("vocab_size"),
+        heads=keys.integer("attention.head_count"),
+        q_lora=keys.integer("attention.q_lora_rank"),
+        kv_lora=kv_lora,
+        rope_dim=rope_dim,
+        nope_dim=head_dim - rope_dim,
+        value_dim=keys.integer("attention.value_length_mla"),
+        experts=experts,
+        experts_used=keys.integer("expert_used_count", maximum=experts),
+        shared_experts=keys.integer("expert_shared_count"),
+        expert_groups=groups,
+        expert_groups_used=keys.integer("expert_group_used_count", maximum=groups, default=1),
+        expert_scale=keys.real("expert_weights_scale"),
+        normalize_experts=keys.boolean("expert_weights_norm"),
+        indexer_heads=keys.integer("attention.indexer.head_count"),
+        indexer_dim=keys.integer("attention.indexer.key_length", minimum=rope_dim),
+        indexer_top_k=keys.integer("attention.indexer.top_k"),
+        rms_epsilon=keys.real("attention.layer_norm_rms_epsilon"),
+        rope_theta=keys.real("rope.freq_base"),
+    )
+
+
+class _Keys:
+    """Typed reads of `glm-dsa.*` keys; each failure names its key."""
+
+    def __init__(self, metadata: Mapping[str, MetadataValue]) -> None:
+        self._metadata = metadata
+
+    def integer(
+        self, name: str, *, minimum: int = 1, maximum: int = 1 << 31, default: int | None = None
+    ) -> int:
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self.wrong(name, value, f"an integer from {minimum} to {maximum}")
+        return value
+
+    def equal(self, name: str, expected: int, *, default: int | None = None) -> None:
+        value = self._get(name, default)
+        if value != expected:
+            raise self.wrong(name, value, str(expected))
+
+    def real(self, name: str) -> float:
+        value = self._get(name, None)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self.wrong(name, value, "a positive number")
+        return float(value)
+
+    def boolean(self, name: str) -> bool:
+        value = self._get(name, None)
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def wrong(self, name: str, value: object, expected: str) -> GGUFError:
+        remedy = "Fetch the file again, or convert it with a current llama.cpp"
+        return GGUFError(f"metadata key {ARCHITECTURE}.{name}", value, expected=expected, remedy=remedy)
+
+    def _get(self, name: str, default: int | None) -> MetadataValue:
+        value = self._metadata.get(f"{ARCHITECTURE}.{name}", default)
+        if value is None:
+            raise self.wrong(name, "missing", "it to be there")
+        return value
