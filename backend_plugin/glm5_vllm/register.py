@@ -1,9 +1,28 @@
-"""Entry points of the plugin."""
+"""The entry points vLLM calls in every process: API server, engine core and each worker.
+
+Both may run more than once in a process, so everything they do is idempotent. Whatever they raise ends the process:
+a server without the plugin would serve with another backend, or fail later with a worse message.
+"""
+
+from __future__ import annotations
 
 
 def platform() -> str | None:
-    return None
+    """Entry point `vllm.platform_plugins`: the CPU profile's platform where vLLM was built for CPU, else none."""
+    from vllm.platforms import builtin_platform_plugins
+
+    from glm5_vllm.patches import vllm_distribution_name
+
+    # vLLM tells its CPU build by the version of a distribution called vllm, so the name comes first
+    vllm_distribution_name.apply()
+    if builtin_platform_plugins["cpu"]() is None:
+        return None
+    return "glm5_vllm.cpu.platform.Glm5CpuPlatform"
 
 
 def register() -> None:
-    return None
+    """Entry point `vllm.general_plugins`: check the version, register backends, apply the patches in their order."""
+    from glm5_vllm import patches, versions
+
+    versions.check_vllm()
+    patches.apply_all()

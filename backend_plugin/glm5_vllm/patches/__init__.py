@@ -1,0 +1,65 @@
+"""Changes to vLLM and vllm-gguf-plugin, one a file, applied in the order of `apply_all`.
+
+Each file says: symptom, cause, change, when it does not apply, when to remove it. Each is idempotent, and one whose
+target is missing raises instead of being skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_MARK = "__glm5_original__"
+
+
+class PatchTargetMissingError(RuntimeError):
+    """The attribute to patch does not exist: the version is not the one the patch was written for."""
+
+
+def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Set `owner.name` to `make(original)` once; a second call finds its own work and returns.
+
+    Raises:
+        PatchTargetMissingError: there is no such attribute.
+    """
+    current = getattr(owner, name, None)
+    if current is None:
+        where = getattr(owner, "__name__", type(owner).__name__)
+        raise PatchTargetMissingError(
+            f"nothing to patch at {where}.{name}; expected it in the tested versions. "
+            "Install a tested vLLM and vllm-gguf-plugin, or a newer glm5-vllm."
+        )
+    if _MARK in vars(current):
+        return
+    replacement = make(current)
+    setattr(replacement, _MARK, current)
+    setattr(owner, name, replacement)
+
+
+def original_of(patched: Any) -> Any:
+    """What stood there before `replace_attribute`."""
+    return getattr(patched, _MARK)
+
+
+def apply_all() -> None:
+    """Apply every patch that the platform needs, in order."""
+    from vllm.platforms import current_platform
+
+    from glm5_vllm.patches import (
+        cpu_amx_permission,
+        cpu_indexer,
+        cpu_rotary_embedding,
+        gguf_config_source,
+        gguf_cpu_operations,
+        gguf_replicated_linear,
+        vllm_distribution_name,
+    )
+
+    vllm_distribution_name.apply()
+    if current_platform.is_cpu():
+        cpu_amx_permission.apply()
+        cpu_rotary_embedding.apply()
+        cpu_indexer.apply()
+        #gguf_cpu_operations.apply()
+    gguf_config_source.apply()
+    gguf_replicated_linear.apply()

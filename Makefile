@@ -1,0 +1,43 @@
+# The one entry point. `make help` lists the targets.
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+NOT_FAST := engine or staging or cluster or gpu
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-engine test-staging lint format lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready ## build the environment of the CPU profile, with what the tests need (4 minutes once)
+
+$(VENV)/.ready: requirements/cpu.txt requirements/cpu.lock requirements/test.lock backend_plugin/pyproject.toml service/pyproject.toml
+	requirements/install $(VENV) test
+	@touch $@
+
+demo: setup ## serve the demo model on this machine's CPU and ask it a question; KEEP=1 keeps it running
+	$(BIN)/glm5 demo $(if $(KEEP),--keep)
+
+test: setup ## the fast tier: every unit, contract and kernel test (3 minutes)
+	$(PYTEST) -m "not ($(NOT_FAST))"
+
+test-engine: setup ## tests that start the real vLLM engine on CPU
+	$(PYTEST) -m engine
+
+test-staging: setup ## staging against real servers, with kills and faults
+	$(PYTEST) -m staging
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy backend_plugin/glm5_vllm service/glm5_service
+
+format: setup ## format the code
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+lock: setup ## write requirements/*.lock from the environment as it is
+	$(BIN)/python requirements/lock.py
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

@@ -1,0 +1,55 @@
+"""Torch operations on GGUF-quantised weights for the CPU profile: dequantise, multiply, mixture of experts.
+
+Signatures are those of vllm_gguf_plugin.ops, whose CUDA and Triton kernels they stand in for. Products are taken in
+the activation dtype from weights dequantised in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from glm5_vllm.gguf.dequant import dequantize as reference_dequantize
+from glm5_vllm.gguf.quant_types import quant_type_of_id
+
+
+def dequantize(raw: torch.Tensor, quant_type: int, m: int, n: int, dtype: torch.dtype | None) -> torch.Tensor:
+    """Raw blocks holding m * n elements -> [m, n] in dtype (float32 where None)."""
+    return reference_dequantize(raw, quant_type_of_id(quant_type), (m, n)).to(dtype or torch.float32)
+
+
+def multiply(raw: torch.Tensor, x: torch.Tensor, quant_type: int, rows: int) -> torch.Tensor:
+    """x [tokens, columns] times the transpose of raw [rows, bytes per row] -> [tokens, rows]."""
+    return x @ dequantize(raw, quant_type, rows, x.shape[1], x.dtype).T
+
+
+def mixture_of_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    w13_type: int,
+    w2_type: int,
+    activation: str,
+) -> torch.Tensor:
+    """Routed experts: sum over each token's experts of weight * down(silu(gate(x)) * up(x)).
+
+    Args:
+        x: [tokens, hidden]. w13: raw [experts, 2 * intermediate, bytes], gate rows before up rows.
+        w2: raw [experts, hidden, bytes]. topk_weights, topk_ids: [tokens, k].
+        w13_type, w2_type: ggml type ids. activation: only silu.
+
+    Raises:
+        NotImplementedError: another activation.
+    """
+    if activation != "silu":
+        raise NotImplementedError(f"activation of the experts: {activation}; expected silu, the only one of GLM-5")
+    tokens, hidden = x.shape
+    out = torch.zeros(tokens, hidden, dtype=torch.float32)
+    for expert in topk_ids.unique().tolist():
+        token, choice = (topk_ids == expert).nonzero(as_tuple=True)
+        gate, up = multiply(w13[expert], x[token], w13_type, w13.shape[1]).chunk(2, dim=-1)
+        down = multiply(w2[expert], F.silu(gate) * up, w2_type, hidden)
+        out.index_add_(0, token, down.float() * topk_weights[token, choice, None].float())
+    return out.to(x.dtype)

@@ -1,0 +1,65 @@
+"""What may import what: light commands stay light, and the two distributions stay apart."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "triton", "vllm", "gguf", "numpy", "transformers")
+
+LIGHT_MODULES = [
+    "glm5_vllm",
+    "glm5_vllm.register",
+    "glm5_vllm.attest",
+    "glm5_vllm.gguf.header",
+    "glm5_vllm.gguf.splits",
+    "glm5_vllm.gguf.plan",
+    "glm5_vllm.gguf.inspect",
+    "glm5_service.cli",
+    "glm5_service.settings",
+]
+
+
+@pytest.mark.parametrize("module", LIGHT_MODULES)
+def test_light_modules_import_nothing_heavy(module: str) -> None:
+    """Modules that run in the slim image, or before the engine, import no tensor library."""
+    program = f"import {module}, sys; print([m for m in {HEAVY} if m in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr[-500:]
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [
+        ("service/glm5_service", ("glm5_vllm", "vllm")),
+        ("backend_plugin/glm5_vllm", ("glm5_service",)),
+        ("backend_plugin/glm5_vllm/attention/kernels", ("vllm",)),
+    ],
+)
+def test_packages_do_not_import_each_other(folder: str, forbidden: tuple[str, ...]) -> None:
+    """The service never imports vLLM or the plugin, the plugin never the service, the kernels never vLLM."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name in imported_modules(path)
+        if name.split(".")[0] in forbidden
+    ]
+
+    assert found == []
+
+
+def imported_modules(path: Path) -> list[str]:
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.append(node.module or "")
+    return names

@@ -1,0 +1,62 @@
+"""The rules every upstream patch keeps."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+
+import pytest
+
+from glm5_vllm import patches, versions
+
+PATCHES = sorted(p.stem for p in Path(patches.__file__).parent.glob("*.py") if p.stem != "__init__")
+HEADINGS = ("Symptom:", "Cause:", "Change:", "Does not apply:", "Remove when:")
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_each_patch_says_why_it_is_there(name: str) -> None:
+    """A patch's docstring has symptom, cause, change, where it does not apply and when to remove it, in this order."""
+    text = (Path(patches.__file__).parent / f"{name}.py").read_text().split('"""')[1]
+
+    positions = [text.find(heading) for heading in HEADINGS]
+
+    assert -1 not in positions, dict(zip(HEADINGS, positions, strict=True))
+    assert positions == sorted(positions)
+
+
+def test_a_patch_is_applied_once() -> None:
+    """Applying twice leaves one layer, and the original can be had back."""
+    owner = types.SimpleNamespace(f=lambda: 1)
+    original = owner.f
+
+    for _ in range(2):
+        patches.replace_attribute(owner, "f", lambda inner: lambda: inner() + 1)
+
+    assert owner.f() == 2
+    assert patches.original_of(owner.f) is original
+
+
+def test_a_missing_target_raises() -> None:
+    """A patch whose target does not exist ends the start with the name of the target."""
+    with pytest.raises(patches.PatchTargetMissingError, match=r"nothing to patch at owner\.gone"):
+        patches.replace_attribute(types.ModuleType("owner"), "gone", lambda original: original)
+
+
+def test_untested_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another vLLM version is refused with its number and the tested ones."""
+    fake = types.ModuleType("vllm")
+    fake.__version__ = "0.99.1+cu130"  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "vllm", fake)
+
+    with pytest.raises(versions.UntestedVersionError, match=r"0\.99\.1; expected one of 0\.32\.0, 0\.33\.0"):
+        versions.check_vllm()
+
+
+@pytest.mark.parametrize("version", versions.TESTED_VLLM)
+def test_tested_vllm_is_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tested version passes, with or without a local suffix."""
+    fake = types.ModuleType("vllm")
+    fake.__version__ = f"{version}+cpu"  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "vllm", fake)
+
+    versions.check_vllm()
