@@ -26,3 +26,7 @@ def register() -> None:
 
     versions.check_vllm()
     patches.apply_all()
+
+    from glm5_vllm.gguf.loader import register_loader
+
+    register_loader()

@@ -10,12 +10,12 @@ import torch
 from torch.nn import functional as F
 
 from glm5_vllm.gguf.dequant import dequantize as reference_dequantize
-from glm5_vllm.gguf.quant_types import quant_type_of_id
+from glm5_vllm.gguf.quant_types import BY_ID
 
 
 def dequantize(raw: torch.Tensor, quant_type: int, m: int, n: int, dtype: torch.dtype | None) -> torch.Tensor:
     """Raw blocks holding m * n elements -> [m, n] in dtype (float32 where None)."""
-    return reference_dequantize(raw, quant_type_of_id(quant_type), (m, n)).to(dtype or torch.float32)
+    return reference_dequantize(raw, BY_ID[quant_type], (m, n)).to(dtype or torch.float32)
 
 
 def multiply(raw: torch.Tensor, x: torch.Tensor, quant_type: int, rows: int) -> torch.Tensor:

@@ -195,11 +195,12 @@ BLOCK_RULES = (
     Rule("nextn.shared_head_head.weight", "shared_head.head.weight", Where.MTP_OPTIONAL, _vocab),
 )
 
-# vLLM fuses each of these groups to one linear, whose parts are either all quantised or all float
+# vLLM computes each of these groups in one layer, whose parts are either all quantised or all float
 FUSED_LINEARS = (
     ("attn_q_a.weight", "attn_kv_a_mqa.weight"),
     ("ffn_gate.weight", "ffn_up.weight"),
     ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
+    ("ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"),
 )
 
 # the fused expert kernel keeps one type for gate and up

@@ -51,6 +51,7 @@ def apply_all() -> None:
         cpu_rotary_embedding,
         gguf_config_source,
         gguf_cpu_operations,
+        gguf_float_experts,
         gguf_replicated_linear,
         vllm_distribution_name,
     )
@@ -60,6 +61,7 @@ def apply_all() -> None:
         cpu_amx_permission.apply()
         cpu_rotary_embedding.apply()
         cpu_indexer.apply()
-        #gguf_cpu_operations.apply()
+        gguf_cpu_operations.apply()
     gguf_config_source.apply()
+    gguf_float_experts.apply()
     gguf_replicated_linear.apply()

@@ -1,0 +1,153 @@
+"""vLLM's model loader for glm-dsa GGUF files: plan, place every tensor, check that nothing is left over.
+
+Quantised tensors go to vllm-gguf-plugin's parameters as they are, the rest as floats. Other architectures go to that
+plugin's own loader.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.model_executor.model_loader import register_model_loader
+from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
+from vllm.utils.torch_utils import set_default_torch_dtype
+from vllm_gguf_plugin.loader import GGUFModelLoader
+
+from glm5_vllm.gguf.checks import check_config, check_parallel
+from glm5_vllm.gguf.errors import GGUFError
+from glm5_vllm.gguf.floats import read_float
+from glm5_vllm.gguf.names import EXPERT, Treatment
+from glm5_vllm.gguf.plan import plan_load
+from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor, Role
+from glm5_vllm.gguf.read import TensorReader
+from glm5_vllm.gguf.splits import open_model
+
+logger = logging.getLogger("vllm.glm5.gguf")
+
+# vLLM's model types whose weights a glm-dsa file holds
+MODEL_TYPES = ("glm_moe_dsa",)
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass
+class Placed:
+    """What was handed to the model so far."""
+
+    tensors: int = 0
+    nbytes: int = 0
+
+
+def register_loader() -> None:
+    """Make this the loader of `--load-format gguf`; calling it again changes nothing."""
+    from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
+
+    if _LOAD_FORMAT_TO_MODEL_LOADER.get("gguf") is not GlmDsaModelLoader:
+        register_model_loader("gguf")(GlmDsaModelLoader)
+
+
+class GlmDsaModelLoader(GGUFModelLoader):
+    """Loads GlmMoeDsaForCausalLM from a GGUF file or a set of splits, whichever of them is named."""
+
+    def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
+        """Build the model on its device and fill it.
+
+        Raises:
+            GGUFError: the file is refused (before anything is allocated), or a parameter was left without a value.
+        """
+        if model_config.hf_config.model_type not in MODEL_TYPES:
+            model: nn.Module = super().load_model(vllm_config, model_config, prefix)
+            return model
+        plan = plan_load(open_model(Path(model_config.model_weights or model_config.model)))
+        check_config(plan, model_config.hf_config)
+        check_parallel(plan, vllm_config.parallel_config)
+        vllm_config.quant_config.unquantized_modules.extend(float_modules(plan))
+        device = torch.device(vllm_config.device_config.device)
+        with set_default_torch_dtype(model_config.dtype):
+            with device:
+                model = initialize_model(vllm_config=vllm_config, prefix=prefix)
+            place(model, plan)
+            process_weights_after_loading(model, model_config, device)
+        return model
+
+    def load_weights(self, model: nn.Module, model_config: Any) -> None:
+        """Fill a model that exists already."""
+        if model_config.hf_config.model_type not in MODEL_TYPES:
+            super().load_weights(model, model_config)
+            return
+        place(model, plan_load(open_model(Path(model_config.model_weights or model_config.model))))
+
+
+def float_modules(plan: LoadPlan) -> list[str]:
+    """Names of the modules whose weights the model must hold in float."""
+    modules = set()
+    for planned in plan.of(Role.MAIN):
+        if planned.treatment is not Treatment.KEEP and planned.target.endswith(".weight"):
+            name = planned.target.removesuffix(".weight")
+            modules.add(name.split(f".{EXPERT}")[0])
+    return sorted(modules)
+
+
+def place(model: nn.Module, plan: LoadPlan) -> Placed:
+    """Hand every planned tensor to the model's own weight loaders and check that each parameter got a value.
+
+    Raises:
+        GGUFError: parameters were never written; names them.
+    """
+    started = time.monotonic()
+    placed = Placed()
+    with TensorReader(plan.model) as reader:
+        written = model.load_weights(_named_weights(plan, reader, placed))
+    never_written = sorted(set(dict(model.named_parameters())) - set(written))
+    if never_written:
+        raise GGUFError(
+            f"parameters of the model that {plan.model.name} has no tensor for",
+            ", ".join(never_written),
+            expected="a tensor for each",
+            remedy="Report it with the output of 'python -m glm5_vllm.gguf inspect': the plan and the model disagree",
+        )
+    logger.info(
+        "%s: %d tensors, %d bytes placed in %.1f s; set aside: %d of the MTP block, %d of shared indexers",
+        plan.model.name,
+        placed.tensors,
+        placed.nbytes,
+        time.monotonic() - started,
+        sum(len(planned.sources) for planned in plan.of(Role.MTP)),
+        sum(len(planned.sources) for planned in plan.of(Role.SHARED_INDEXER)),
+    )
+    return placed
+
+
+def _named_weights(plan: LoadPlan, reader: TensorReader, placed: Placed) -> Iterator[tuple[str, torch.Tensor]]:
+    """(HF name, tensor) in the order of the file's blocks, counting what was taken."""
+    tensors = plan.of(Role.MAIN)
+    total = sum(planned.nbytes for planned in tensors)
+    line_due = time.monotonic() + _SECONDS_BETWEEN_LINES
+    for planned in tensors:
+        if planned.treatment is Treatment.KEEP:
+            yield from _quantised(planned, reader)
+        else:
+            weight = read_float(reader, planned, plan.hyperparameters)
+            yield from zip(planned.targets, weight if planned.is_experts else [weight], strict=True)
+        placed.tensors += len(planned.sources)
+        placed.nbytes += planned.nbytes
+        if time.monotonic() > line_due:
+            logger.info("%s: %d of %d bytes placed", plan.model.name, placed.nbytes, total)
+            line_due = time.monotonic() + _SECONDS_BETWEEN_LINES
+
+
+def _quantised(planned: PlannedTensor, reader: TensorReader) -> Iterator[tuple[str, torch.Tensor]]:
+    """The type of the blocks, then the blocks: the two parameters vllm-gguf-plugin makes of a quantised weight."""
+    (source,) = planned.sources
+    raw = reader.raw(source)
+    names = [target.removesuffix("weight") for target in planned.targets]
+    # the experts of a layer share one type, so it is told once
+    yield f"{names[0]}qweight_type", torch.tensor(source.quant.type_id)
+    for name, blocks in zip(names, raw if planned.is_experts else [raw], strict=True):
+        yield f"{name}qweight", blocks
