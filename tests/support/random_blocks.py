@@ -1,0 +1,78 @@
+"""Random tensors of every quant type, and what they mean in float32 by the gguf package's own reading.
+
+Blocks are random bits with fitting scales rather than quantised floats: that is fast, reaches types that
+nothing here can write, and uses the whole range of each field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ScaleFields:
+    """Byte offsets of a block's half-precision scale and minimum; `ratio` of the two centres values on 0."""
+
+    scale: int
+    minimum: int | None = None
+    ratio: float = 0.0
+
+
+SCALE_FIELDS = {
+    Type.Q4_0: ScaleFields(0),
+    Type.Q5_0: ScaleFields(0),
+    Type.Q8_0: ScaleFields(0),
+    Type.IQ4_NL: ScaleFields(0),
+    Type.IQ4_XS: ScaleFields(0),
+    Type.Q3_K: ScaleFields(108),
+    Type.Q6_K: ScaleFields(208),
+    # the ratio is the mean of the quants, for scales and minima are drawn alike
+    Type.Q2_K: ScaleFields(80, 82, 1.5),
+    Type.Q4_K: ScaleFields(0, 2, 7.5),
+    Type.Q5_K: ScaleFields(0, 2, 15.5),
+}
+
+
+def random_tensor(
+    rng: np.random.Generator, shape: tuple[int, ...], quant: str, deviation: float
+) -> tuple[Bytes, Floats]:
+    """Bytes [*shape[:-1], row bytes] of a random tensor of type `quant`, and its float32 values."""
+    kind = Type[quant]
+    if quant in ("F32", "F16", "BF16"):
+        return pack_floats(rng.standard_normal(shape, np.float32) * deviation, quant)
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    count = int(np.prod(shape)) // block
+    fields = SCALE_FIELDS[kind]
+    blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
+    steps = rng.uniform(0.5, 1.5, count)
+    _put_scale(blocks, fields, steps)
+    unit = gguf.quants.dequantize(blocks[:256], kind).std()
+    _put_scale(blocks, fields, steps * (deviation / unit))
+    packed = blocks.reshape(*shape[:-1], shape[-1] // block * size)
+    return packed, gguf.quants.dequantize(packed, kind)
+
+
+def pack_floats(values: Floats, quant: str) -> tuple[Bytes, Floats]:
+    """The bytes of `values` in a float type, and the values after rounding to it."""
+    if quant == "BF16":
+        bits = (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        return bits.view(np.uint8), (bits.astype(np.uint32) << 16).view(np.float32)
+    rounded = np.ascontiguousarray(values, np.float32 if quant == "F32" else np.float16)
+    return rounded.view(np.uint8), rounded.astype(np.float32)
+
+
+def _put_scale(blocks: Bytes, fields: ScaleFields, steps: NDArray[np.float64]) -> None:
+    def put(offset: int, values: NDArray[np.float64]) -> None:
+        blocks[:, offset : offset + 2] = values.astype(np.float16)[:, None].view(np.uint8)
+
+    put(fields.scale, steps)
+    if fields.minimum is not None:
+        put(fields.minimum, steps * fields.ratio)
