@@ -34,7 +34,9 @@ def closure(roots: list[Requirement]) -> dict[str, str]:
         try:
             installed = distribution(name)
         except PackageNotFoundError:
-            raise SystemExit(f"not installed: {name}; expected every root and what it needs. Install it first.") from None
+            raise SystemExit(
+                f"not installed: {name}; expected every root and what it needs. Install it first."
+            ) from None
         found[name] = installed.version
         for text in installed.requires or []:
             need = Requirement(text)

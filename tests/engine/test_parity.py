@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.support.engine import EngineRun, run_engine
 from tests.support.hf_model import (
     largest_logprob_difference,
@@ -26,7 +25,13 @@ WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 4096}
 
 
 def engine_arguments(**changes: Any) -> dict[str, Any]:
-    return {"dtype": "float32", "max_model_len": 1024, "skip_tokenizer_init": True, "block_size": 16, **changes}
+    return {
+        "dtype": "float32",
+        "max_model_len": 1024,
+        "skip_tokenizer_init": True,
+        "block_size": 16,
+        **changes,
+    }
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,9 @@ def test_engine_equals_transformers(
         ),
     ],
 )
-def test_real_top_k_and_shared_indexers(tmp_path: Path, config: dict[str, Any], lengths: tuple[int, ...]) -> None:
+def test_real_top_k_and_shared_indexers(
+    tmp_path: Path, config: dict[str, Any], lengths: tuple[int, ...]
+) -> None:
     """GLM-5's top-k of 2048 past its length, and GLM-5.2's layers that reuse the indexer before them, agree too."""
     folder = tmp_path / "model"
     save_random_model(folder, random_config(**config))

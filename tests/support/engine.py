@@ -53,7 +53,9 @@ def run_engine(run: EngineRun, folder: Path, timeout_seconds: float = 400) -> li
     assert done.returncode == 0, f"engine ended with {done.returncode}:\n{log[-6000:]}"
     return [
         [
-            Completion(c["tokens"], [{int(t): p for t, p in s.items()} for s in c["logprobs"]], c["cached_tokens"])
+            Completion(
+                c["tokens"], [{int(t): p for t, p in s.items()} for s in c["logprobs"]], c["cached_tokens"]
+            )
             for c in completions
         ]
         for completions in json.loads(out.read_text())["rounds"]

@@ -78,13 +78,19 @@ def largest_logprob_difference(
             logits = model(torch.tensor([prompt + completion.tokens]), use_cache=False).logits[0].float()
         logprobs = logits.log_softmax(-1)[len(prompt) - 1 :]
         largest.append(
-            max(abs(float(logprobs[i][t]) - p) for i, step in enumerate(completion.logprobs) for t, p in step.items())
+            max(
+                abs(float(logprobs[i][t]) - p)
+                for i, step in enumerate(completion.logprobs)
+                for t, p in step.items()
+            )
         )
     return largest
 
 
 def load_float32(folder: Path) -> GlmMoeDsaForCausalLM:
-    return GlmMoeDsaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    return GlmMoeDsaForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
 
 
 def without_sparsity(model: GlmMoeDsaForCausalLM) -> GlmMoeDsaForCausalLM:

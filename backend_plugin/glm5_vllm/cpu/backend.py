@@ -125,7 +125,9 @@ class TorchMLASparseImpl(MLAAttentionImpl[RowMetadata], SharedTopkIndicesBuffer)
         query = torch.cat(q, dim=-1) if isinstance(q, tuple) else q
         positions = self.topk_indices_buffer
         if positions is None:
-            raise RuntimeError("sparse MLA without an indexer's top-k buffer: check index_topk in the model's config")
+            raise RuntimeError(
+                "sparse MLA without an indexer's top-k buffer: check index_topk in the model's config"
+            )
         rows, block_stride_rows = flat_kv_row_view(kv_c_and_k_pe_cache, attn_metadata.block_size)
         slots, counts = reference.physical_slots(
             positions[: query.shape[0]],

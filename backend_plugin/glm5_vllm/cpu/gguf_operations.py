@@ -44,7 +44,9 @@ def mixture_of_experts(
         NotImplementedError: another activation.
     """
     if activation != "silu":
-        raise NotImplementedError(f"activation of the experts: {activation}; expected silu, the only one of GLM-5")
+        raise NotImplementedError(
+            f"activation of the experts: {activation}; expected silu, the only one of GLM-5"
+        )
     tokens, hidden = x.shape
     out = torch.zeros(tokens, hidden, dtype=torch.float32)
     for expert in topk_ids.unique().tolist():

@@ -68,7 +68,11 @@ class TorchIndexer(nn.Module):
         self.rope_dim: int = config.qk_rope_head_dim
         self.topk_indices_buffer = topk_indices_buffer
         self.wq_b = ReplicatedLinear(
-            q_lora_rank, self.head_dim * self.heads, bias=False, quant_config=quant_config, prefix=f"{prefix}.wq_b"
+            q_lora_rank,
+            self.head_dim * self.heads,
+            bias=False,
+            quant_config=quant_config,
+            prefix=f"{prefix}.wq_b",
         )
         # kept in float as in the stock model file: its two halves may come in different quantisations
         self.wk_weights_proj = MergedColumnParallelLinear(

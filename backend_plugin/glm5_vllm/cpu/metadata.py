@@ -36,11 +36,15 @@ class RowMetadata(AttentionMetadata):
 class RowMetadataBuilder(AttentionMetadataBuilder[RowMetadata]):
     """Builds RowMetadata from vLLM's common metadata."""
 
-    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+    def __init__(
+        self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
+    ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.block_size: int = kv_cache_spec.block_size
 
-    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> RowMetadata:
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
+    ) -> RowMetadata:
         common = common_attn_metadata
         rows, requests = common.num_actual_tokens, common.num_reqs
         starts = common.query_start_loc[: requests + 1].long()

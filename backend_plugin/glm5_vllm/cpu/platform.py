@@ -14,7 +14,9 @@ class Glm5CpuPlatform(CpuPlatform):
     """The CPU profile."""
 
     @classmethod
-    def get_attn_backend_cls(cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None) -> str:
+    def get_attn_backend_cls(
+        cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
+    ) -> str:
         """Class path of the attention backend.
 
         Raises:

@@ -124,7 +124,9 @@ def place(model: nn.Module, plan: LoadPlan) -> Placed:
     return placed
 
 
-def _named_weights(plan: LoadPlan, reader: TensorReader, placed: Placed) -> Iterator[tuple[str, torch.Tensor]]:
+def _named_weights(
+    plan: LoadPlan, reader: TensorReader, placed: Placed
+) -> Iterator[tuple[str, torch.Tensor]]:
     """(HF name, tensor) in the order of the file's blocks, counting what was taken."""
     tensors = plan.of(Role.MAIN)
     total = sum(planned.nbytes for planned in tensors)

@@ -29,7 +29,9 @@ def _asking_for_experts_too(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_quant_method(self: Any, layer: Any, prefix: str) -> Any:
         # prefix of the layer is ...mlp.experts, possibly with the name of a module below it
         if isinstance(layer, RoutedExperts) and any(prefix.startswith(m) for m in self.unquantized_modules):
-            from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+            from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+                UnquantizedFusedMoEMethod,
+            )
 
             return UnquantizedFusedMoEMethod(layer.moe_config)
         return original(self, layer, prefix)
