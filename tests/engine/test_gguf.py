@@ -1,0 +1,53 @@
+"""What the engine computes from a GGUF file against transformers on the dequantised tensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import EngineRun, run_engine
+from tests.support.hf_model import largest_logprob_difference, load_float32, random_prompts
+from tests.support.tiny_gguf import write_tiny
+from tests.support.tiny_spec import QuantMix, TinySpec
+
+pytestmark = pytest.mark.engine
+
+# float32: rounding of sums in another order. float16 and bfloat16: 11 and 8 bits of mantissa through three layers,
+# for prompts shorter than index_topk and with every expert used, so that no near-tie of indexer or router decides
+TOLERANCE = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+ALL_EXPERTS = {"experts": 2, "experts_used": 2}
+
+RARE = QuantMix(
+    embedding="Q5_0", output="IQ4_NL", q_a="Q4_0", q_b="IQ4_XS", kv_a="Q5_0", v_b="IQ4_XS", attention_output="Q3_K",
+    indexer="Q4_0", dense_in="Q2_K", dense_down="Q3_K", gate="Q3_K", up="Q3_K", down="Q4_K", shared="Q5_K",
+)  # fmt: skip
+FLOATS = QuantMix(q_a="BF16", kv_a="F16", k_b="F16", v_b="BF16", dense_in="F16", gate="F16", up="F16", down="BF16")
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype", "lengths"),
+    [
+        pytest.param(TinySpec(splits=3, mtp=True), "float32", (12, 60, 100, 300), id="k-quants-3-splits"),
+        pytest.param(TinySpec(layout="kv_b", quants=RARE), "float32", (60, 300), id="rare-types-legacy-kv_b"),
+        pytest.param(TinySpec(layout="split2d", quants=FLOATS, **ALL_EXPERTS), "float16", (12, 50), id="float-experts-float16"),
+        pytest.param(TinySpec(shared_layers=(1,), **ALL_EXPERTS), "bfloat16", (12, 50), id="shared-indexer-bfloat16"),
+    ],
+)
+def test_engine_computes_what_the_file_says(
+    tmp_path: Path, spec: TinySpec, dtype: str, lengths: tuple[int, ...]
+) -> None:
+    """Every layout, split and quant type gives transformers' logprobs, whichever split is named."""
+    tiny = write_tiny(tmp_path / "gguf", spec)
+    reference = tiny.write_reference(tmp_path / "reference")
+    hf = tmp_path / "hf"
+    hf.mkdir()
+    (hf / "config.json").write_text(json.dumps(tiny.hf_config))
+    prompts = [[token % tiny.hf_config["vocab_size"] for token in prompt] for prompt in random_prompts(lengths)]
+    arguments = {"dtype": dtype, "tokenizer": str(hf), "skip_tokenizer_init": True, "max_model_len": 1024}
+
+    (completions,) = run_engine(EngineRun(str(tiny.paths[-1]), prompts, engine=arguments), tmp_path)
+
+    largest = largest_logprob_difference(load_float32(reference), prompts, completions)
+    assert max(largest) < TOLERANCE[dtype], largest
