@@ -38,13 +38,18 @@ def plan_load(model: Model) -> LoadPlan:
     """
     plan = examine(model)
     if plan.refusals:
-        first, more = plan.refusals[0], len(plan.refusals) - 1
-        raise GGUFError(
-            f"{model.path.name}: tensor {first.name} {first.reason}"
-            + (f" (and {more} more)" if more else ""),
-            remedy="Inspect the file with 'python -m glm5_vllm.gguf inspect' for the whole list",
-        )
+        raise refuse(plan)
     return plan
+
+
+def refuse(plan: LoadPlan) -> GGUFError:
+    """The error that a plan with refusals ends in, to be raised; it names the first."""
+    first, more = plan.refusals[0], len(plan.refusals) - 1
+    return GGUFError(
+        f"{plan.model.path.name}: tensor {first.name} {first.reason}"
+        + (f" (and {more} more)" if more else ""),
+        remedy="See 'python -m glm5_vllm.gguf inspect' for all that is refused",
+    )
 
 
 def examine(model: Model) -> LoadPlan:

@@ -1,0 +1,78 @@
+"""config.json and generation_config.json of GlmMoeDsaForCausalLM from a file's hyperparameters. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from glm5_vllm.gguf.hyperparameters import Hyperparameters
+from glm5_vllm.gguf.indexshare import FULL, SHARED
+from glm5_vllm.gguf.releases import COMMON, RELEASES, Release
+
+
+def release_of(h: Hyperparameters) -> Release:
+    """The published model that a file's context length tells."""
+    return max((r for r in RELEASES if h.context_length >= r.from_context), key=lambda r: r.from_context)
+
+
+def hf_config(h: Hyperparameters, indexer_types: Sequence[str], stop_ids: Sequence[int]) -> dict[str, Any]:
+    """The values of config.json.
+
+    Args:
+        h: the file's hyperparameters.
+        indexer_types: "full" or "shared" for each layer.
+        stop_ids: ids of the tokens that end a turn; the first one also pads.
+    """
+    config: dict[str, Any] = {
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "model_type": "glm_moe_dsa",
+        "vocab_size": h.vocab,
+        "hidden_size": h.hidden,
+        "intermediate_size": h.dense_intermediate,
+        "moe_intermediate_size": h.expert_intermediate,
+        "num_hidden_layers": h.layers,
+        "num_nextn_predict_layers": h.mtp_layers,
+        "num_attention_heads": h.heads,
+        # the file says 1, for it stores the absorbed form; the published config counts the heads before absorption
+        "num_key_value_heads": h.heads,
+        "q_lora_rank": h.q_lora,
+        "kv_lora_rank": h.kv_lora,
+        "qk_nope_head_dim": h.nope_dim,
+        "qk_rope_head_dim": h.rope_dim,
+        "qk_head_dim": h.head_dim,
+        "v_head_dim": h.value_dim,
+        "head_dim": h.rope_dim,
+        "n_routed_experts": h.experts,
+        "n_shared_experts": h.shared_experts,
+        "num_experts_per_tok": h.experts_used,
+        "first_k_dense_replace": h.dense_layers,
+        "n_group": h.expert_groups,
+        "topk_group": h.expert_groups_used,
+        "routed_scaling_factor": _shortest(h.expert_scale),
+        "norm_topk_prob": h.normalize_experts,
+        "index_topk": h.indexer_top_k,
+        "index_n_heads": h.indexer_heads,
+        "index_head_dim": h.indexer_dim,
+        "indexer_types": list(indexer_types),
+        "max_position_embeddings": h.context_length,
+        "rms_norm_eps": _shortest(h.rms_epsilon),
+        "rope_parameters": {"rope_theta": _shortest(h.rope_theta), "rope_type": "default"},
+        "eos_token_id": list(stop_ids),
+        "pad_token_id": stop_ids[0],
+        "bos_token_id": None,
+    }
+    config |= {flag.key: flag.value for flag in (*COMMON, *release_of(h).flags)}
+    if SHARED in indexer_types:
+        # transformers reads indexer_types, vLLM reads the pattern
+        config["index_topk_pattern"] = "".join("F" if kind == FULL else "S" for kind in indexer_types)
+    return config
+
+
+def generation_config(stop_ids: Sequence[int]) -> dict[str, Any]:
+    """The values of generation_config.json."""
+    return {"eos_token_id": list(stop_ids), "pad_token_id": stop_ids[0]}
+
+
+def _shortest(single: float) -> float:
+    """The decimal that was meant: files hold single precision, in which 1e-5 reads 9.999999747e-06."""
+    return float(f"{single:.7g}")

@@ -1,0 +1,115 @@
+"""A Hugging Face folder (config and tokenizer) built from a GGUF's own metadata, for files that come without one.
+
+Contents depend on the file alone and every file appears whole by rename, so any number of processes may build the
+same folder at once. Next hop: vLLM, which reads the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from glm5_vllm import envs
+from glm5_vllm.gguf.config import generation_config, hf_config
+from glm5_vllm.gguf.errors import GGUFError
+from glm5_vllm.gguf.header import MAGIC
+from glm5_vllm.gguf.hyperparameters import ARCHITECTURE
+from glm5_vllm.gguf.plan import examine
+from glm5_vllm.gguf.splits import Model, open_model
+from glm5_vllm.gguf.tokenizer import tokenizer_config, tokenizer_json
+from glm5_vllm.gguf.vocabulary import read_vocabulary
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+
+
+def hf_folder_for(path: Path) -> Path | None:
+    """Build the folder for the GGUF at `path` in the cache, or return None where it needs none.
+
+    None: no GGUF file, another architecture, or a folder that holds config.json and tokenizer.json already.
+
+    Raises:
+        GGUFError: the file is broken, its metadata do not suffice, or the cache cannot be written.
+    """
+    if not _is_gguf(path) or all((path.parent / name).is_file() for name in (CONFIG, TOKENIZER)):
+        return None
+    model = open_model(path)
+    if model.architecture != ARCHITECTURE:
+        return None
+    contents = _contents(model)
+    digest = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:16]
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", model.name).strip("-.") or "model"
+    folder = envs.cache_dir() / "hf" / f"{slug}-{digest}"
+    _write(contents, folder)
+    return folder
+
+
+def write_hf_folder(model: Model, folder: Path) -> None:
+    """Write config.json, generation_config.json, tokenizer.json and tokenizer_config.json of `model` into `folder`.
+
+    Raises:
+        GGUFError: the metadata do not suffice, or the folder cannot be written.
+    """
+    _write(_contents(model), folder)
+
+
+def _is_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _contents(model: Model) -> dict[str, bytes]:
+    """Bytes of each file by name; config.json last, so that a folder which has it is complete."""
+    plan = examine(model)
+    vocabulary = read_vocabulary(model.header)
+    if len(vocabulary.tokens) > plan.hyperparameters.vocab:
+        raise GGUFError(
+            "tokens in the metadata",
+            len(vocabulary.tokens),
+            expected=f"at most the model's {plan.hyperparameters.vocab}",
+        )
+    values = {
+        TOKENIZER: tokenizer_json(vocabulary),
+        "tokenizer_config.json": tokenizer_config(vocabulary, plan.hyperparameters.context_length),
+        "generation_config.json": generation_config(vocabulary.stop_ids),
+        CONFIG: hf_config(plan.hyperparameters, plan.indexer_types, vocabulary.stop_ids),
+    }
+    return {
+        name: (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+        for name, value in values.items()
+    }
+
+
+def _write(contents: dict[str, bytes], folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in contents.items():
+            target = folder / name
+            if target.is_file() and target.read_bytes() == data:
+                continue
+            _publish(data, target)
+    except OSError as error:
+        raise GGUFError(
+            f"cannot write the model's config to {folder}",
+            error.strerror,
+            expected="a writable folder",
+            remedy="Set GLM5_CACHE_DIR to one",
+        ) from error
+
+
+def _publish(data: bytes, target: Path) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

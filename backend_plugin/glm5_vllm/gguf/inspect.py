@@ -1,0 +1,110 @@
+"""What a GGUF model is and what a load would do with it, for people and for the service. Reads headers only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from glm5_vllm.gguf.errors import GGUFError
+from glm5_vllm.gguf.header import TensorInfo
+from glm5_vllm.gguf.plan import examine, refuse
+from glm5_vllm.gguf.planned import LoadPlan, Role
+from glm5_vllm.gguf.splits import open_model
+
+SCHEMA = 1
+
+
+def inspect(path: Path) -> LoadPlan:
+    """Open the model at `path` and plan its load; the plan may hold refusals.
+
+    Raises:
+        GGUFError: the file is broken or its hyperparameters are, so that nothing can be said of its tensors.
+    """
+    return examine(open_model(path))
+
+
+def error_of(plan: LoadPlan) -> GGUFError | None:
+    """Why the planned model cannot be loaded, if so."""
+    return refuse(plan) if plan.refusals else None
+
+
+def report(plan: LoadPlan) -> dict[str, Any]:
+    """The machine-readable report, schema 1; keys may be added, never changed."""
+    model = plan.model
+    facts = {
+        "schema": SCHEMA,
+        "path": str(model.path),
+        "files": [{"path": str(header.path), "bytes": header.file_size} for header in model.files],
+        "architecture": model.architecture,
+        "name": model.name,
+        "context_length": plan.hyperparameters.context_length,
+        **_count(model.tensors.values()),
+        "types": _by_type(model.tensors.values()),
+        "load": _of_role(plan, Role.MAIN),
+        "set_aside": {role.value: _of_role(plan, role) for role in (Role.MTP, Role.SHARED_INDEXER)},
+        "missing_mtp": list(plan.missing_mtp),
+        "refused": [{"name": refusal.name, "reason": refusal.reason} for refusal in plan.refusals],
+    }
+    error = error_of(plan)
+    return facts if error is None else {**facts, "error": str(error)}
+
+
+def text(plan: LoadPlan) -> str:
+    """The report for people."""
+    facts, h = report(plan), plan.hyperparameters
+    shared = sum(kind != "full" for kind in plan.indexer_types)
+    lines = [
+        f"{facts['name']} ({facts['architecture']})",
+        f"  files         {len(facts['files'])}, {_size(sum(file['bytes'] for file in facts['files']))}",
+        f"  tensors       {facts['tensors']}, {_size(facts['bytes'])}",
+        f"  layers        {h.layers}, of them {h.dense_layers} dense and {shared} with a shared indexer",
+        f"  experts       {h.experts}, {h.experts_used} a token, {h.shared_experts} shared",
+        f"  context       {h.context_length} tokens",
+        "  types",
+    ]
+    lines += [
+        f"    {name:<11} {count['tensors']:>5} tensors  {_size(count['bytes'])}"
+        for name, count in facts["types"].items()
+    ]
+    lines.append(f"  would load    {facts['load']['tensors']} tensors, {_size(facts['load']['bytes'])}")
+    notes = {
+        Role.MTP: "multi-token prediction, for the draft model",
+        Role.SHARED_INDEXER: "indexers nobody runs",
+    }
+    for role, count in facts["set_aside"].items():
+        if count["tensors"]:
+            note = notes[Role(role)]
+            lines.append(f"  sets aside    {count['tensors']} tensors, {_size(count['bytes'])} ({note})")
+    if plan.missing_mtp:
+        lines.append(f"  no draft      {len(plan.missing_mtp)} tensors of its block are missing")
+    lines += [f"  refuses       {refusal.name}: {refusal.reason}" for refusal in plan.refusals]
+    return "\n".join(lines)
+
+
+def _of_role(plan: LoadPlan, role: Role) -> dict[str, int]:
+    return _count(source for planned in plan.of(role) for source in planned.sources)
+
+
+def _count(tensors: Iterable[TensorInfo]) -> dict[str, int]:
+    sizes = [tensor.nbytes for tensor in tensors]
+    return {"tensors": len(sizes), "bytes": sum(sizes)}
+
+
+def _by_type(tensors: Iterable[TensorInfo]) -> dict[str, dict[str, int]]:
+    """Counts by quant type, the one with the most bytes first."""
+    numbers: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        numbers[tensor.quant.name] += 1
+        sizes[tensor.quant.name] += tensor.nbytes
+    return {name: {"tensors": numbers[name], "bytes": size} for name, size in sizes.most_common()}
+
+
+def _size(nbytes: int) -> str:
+    """Bytes for people, in the units that disks are sold in."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.1f} {unit}"
+    return f"{nbytes} bytes"
