@@ -94,7 +94,7 @@ def float_modules(plan: LoadPlan) -> list[str]:
     return sorted(modules)
 
 
-def place(model: nn.Module, plan: LoadPlan) -> Placed:
+def place(model: Any, plan: LoadPlan) -> Placed:
     """Hand every planned tensor to the model's own weight loaders and check that each parameter got a value.
 
     Raises:
