@@ -98,10 +98,14 @@ class Cursor:
     def _check(self, end: int, what: str) -> None:
         if end > self.size:
             raise self.broken(
-                f"the header is truncated: {what} ends at byte", end, f"at most {self.size} bytes"
+                "the header is truncated",
+                f"{what} ends at byte {end}",
+                f"it within the file's {self.size} bytes",
             )
         if end > MAX_HEADER_BYTES:
-            raise self.broken(f"header length: {what} ends at byte", end, f"at most {MAX_HEADER_BYTES} bytes")
+            raise self.broken(
+                "header length", f"{what} ends at byte {end}", f"at most {MAX_HEADER_BYTES} bytes"
+            )
 
     def _fill(self, end: int, what: str) -> None:
         if end <= len(self._data):

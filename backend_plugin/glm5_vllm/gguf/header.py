@@ -17,6 +17,7 @@ from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.quant_types import BY_ID, QuantType
 
 MAGIC = b"GGUF"
+CONVERT = "Convert the model with a current llama.cpp"
 VERSIONS = (2, 3)
 LFS_PREFIX = b"version https://git-lfs"
 
@@ -148,8 +149,8 @@ def _read_preamble(cursor: Cursor) -> int:
     version = cursor.u32("the version")
     if version not in VERSIONS:
         if int.from_bytes(version.to_bytes(4, "big"), "little") in VERSIONS:
-            raise cursor.broken("byte order", "big endian", "little endian")
-        raise cursor.broken("GGUF version", version, " or ".join(map(str, VERSIONS)))
+            raise cursor.broken("byte order", "big endian", "little endian", CONVERT)
+        raise cursor.broken("GGUF version", version, " or ".join(map(str, VERSIONS)), CONVERT)
     return version
 
 
@@ -214,9 +215,9 @@ def _place(
     end = data_start + relative + nbytes
     if end > cursor.size:
         raise cursor.broken(
-            f"the file is truncated: tensor {name} ends at byte",
-            end,
-            f"at most the file's {cursor.size} bytes",
+            "the file is truncated",
+            f"tensor {name} ends at byte {end}",
+            f"it within the file's {cursor.size} bytes",
         )
     return TensorInfo(name, shape, quant, data_start + relative, nbytes, cursor.path)
 

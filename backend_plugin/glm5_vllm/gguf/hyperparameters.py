@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import MetadataValue
+from glm5_vllm.gguf.header import Header, MetadataValue
 
 ARCHITECTURE = "glm-dsa"
 GATING_SIGMOID = 2
+# far above GLM-5's 79: a corrupt count must not cost time
+MAX_BLOCKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +54,23 @@ class Hyperparameters:
         return self.nope_dim + self.rope_dim
 
 
-def read_hyperparameters(metadata: Mapping[str, MetadataValue]) -> Hyperparameters:
-    """Read and check the hyperparameters.
+def read_hyperparameters(header: Header) -> Hyperparameters:
+    """Read and check the hyperparameters in the header that carries the model's metadata.
 
     Raises:
         GGUFError: another architecture, a key that is missing or of the wrong type, contradicting values.
     """
-    keys = _Keys(metadata)
-    architecture = metadata.get("general.architecture")
+    keys = _Keys(header)
+    architecture = header.metadata.get("general.architecture", "missing")
     if architecture != ARCHITECTURE:
         raise GGUFError(
-            "architecture", architecture, expected=ARCHITECTURE, remedy="Only GLM-5 models are served"
+            f"{header.path.name}: architecture",
+            architecture,
+            expected=ARCHITECTURE,
+            remedy="Only GLM-5 is served",
         )
     mtp_layers = keys.integer("nextn_predict_layers", minimum=0, default=0)
-    blocks = keys.integer("block_count", minimum=mtp_layers + 1)
+    blocks = keys.integer("block_count", minimum=mtp_layers + 1, maximum=MAX_BLOCKS)
     kv_lora, rope_dim = keys.integer("attention.kv_lora_rank"), keys.integer("rope.dimension_count")
     experts, groups = keys.integer("expert_count"), keys.integer("expert_group_count", default=1)
     head_dim = keys.integer("attention.key_length_mla", minimum=rope_dim + 1)
@@ -75,7 +79,7 @@ def read_hyperparameters(metadata: Mapping[str, MetadataValue]) -> Hyperparamete
     keys.equal("attention.key_length", kv_lora + rope_dim)
     keys.equal("attention.value_length", kv_lora)
     keys.equal("expert_gating_func", GATING_SIGMOID, default=GATING_SIGMOID)
-    scaling = metadata.get(f"{ARCHITECTURE}.rope.scaling.type", "none")
+    scaling = header.metadata.get(f"{ARCHITECTURE}.rope.scaling.type", "none")
     if scaling != "none":
         raise keys.wrong("rope.scaling.type", scaling, "none, for GLM-5 scales no positions")
     return Hyperparameters(
@@ -111,8 +115,8 @@ def read_hyperparameters(metadata: Mapping[str, MetadataValue]) -> Hyperparamete
 class _Keys:
     """Typed reads of `glm-dsa.*` keys; each failure names its key."""
 
-    def __init__(self, metadata: Mapping[str, MetadataValue]) -> None:
-        self._metadata = metadata
+    def __init__(self, header: Header) -> None:
+        self._header = header
 
     def integer(
         self, name: str, *, minimum: int = 1, maximum: int = 1 << 31, default: int | None = None
@@ -141,10 +145,11 @@ class _Keys:
 
     def wrong(self, name: str, value: object, expected: str) -> GGUFError:
         remedy = "Fetch the file again, or convert it with a current llama.cpp"
-        return GGUFError(f"metadata key {ARCHITECTURE}.{name}", value, expected=expected, remedy=remedy)
+        key = f"{self._header.path.name}: metadata key {ARCHITECTURE}.{name}"
+        return GGUFError(key, value, expected=expected, remedy=remedy)
 
     def _get(self, name: str, default: int | None) -> MetadataValue:
-        value = self._metadata.get(f"{ARCHITECTURE}.{name}", default)
+        value = self._header.metadata.get(f"{ARCHITECTURE}.{name}", default)
         if value is None:
             raise self.wrong(name, "missing", "it to be there")
         return value

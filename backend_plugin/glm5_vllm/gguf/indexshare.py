@@ -44,11 +44,7 @@ def indexer_types(header: Header, h: Hyperparameters, carriers: Collection[int])
     else:
         types = (FULL,) * h.layers
     if types[0] != FULL:
-        raise GGUFError(
-            "the indexer of layer 0",
-            types[0],
-            expected=f"{FULL}, for there is no selection to reuse before it",
-        )
+        raise _wrong(header, "the indexer of layer 0", types[0], f"{FULL}, for no layer before it selects")
     return types
 
 
@@ -57,16 +53,19 @@ def _from_key(header: Header, h: Hyperparameters) -> tuple[str, ...]:
     # one value for all layers is how llama.cpp writes a constant list
     values = header.read_array(KEY_TYPES) if isinstance(value, ArrayValue) else [value] * h.layers
     if len(values) not in (h.layers, h.blocks):
-        raise GGUFError(
-            f"entries of metadata key {KEY_TYPES}", len(values), expected=f"{h.layers}, one a layer"
-        )
+        raise _wrong(header, f"entries of metadata key {KEY_TYPES}", len(values), f"{h.layers}, one a layer")
     try:
         return tuple(_SPELLINGS[each] for each in values[: h.layers])  # type: ignore[index]
     except KeyError as error:
-        raise GGUFError(
-            f"metadata key {KEY_TYPES}", error.args[0], expected="full or shared, or 1 or 0"
+        raise _wrong(
+            header, f"metadata key {KEY_TYPES}", error.args[0], "full or shared, or 1 or 0"
         ) from None
 
 
 def _scheduled(layer: int) -> str:
     return SHARED if max(layer - SHARED_OFFSET + 1, 0) % SHARED_FREQUENCY else FULL
+
+
+def _wrong(header: Header, what: str, value: object, expected: str) -> GGUFError:
+    remedy = "Convert the model with a current llama.cpp"
+    return GGUFError(f"{header.path.name}: {what}", value, expected=expected, remedy=remedy)

@@ -48,7 +48,7 @@ def refuse(plan: LoadPlan) -> GGUFError:
     return GGUFError(
         f"{plan.model.path.name}: tensor {first.name} {first.reason}"
         + (f" (and {more} more)" if more else ""),
-        remedy="See 'python -m glm5_vllm.gguf inspect' for all that is refused",
+        remedy="Fetch the file again, or choose another quantisation of the model",
     )
 
 
@@ -58,7 +58,7 @@ def examine(model: Model) -> LoadPlan:
     Raises:
         GGUFError: the architecture or a hyperparameter is wrong, so that no tensor can be judged.
     """
-    hyperparameters = read_hyperparameters(model.metadata)
+    hyperparameters = read_hyperparameters(model.header)
     blocks = _group_by_block(model, hyperparameters)
     carriers = {layer for layer, names in blocks.items() if any(_is_indexer(name) for name in names)}
     types = indexer_types(model.header, hyperparameters, carriers)

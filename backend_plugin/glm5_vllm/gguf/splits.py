@@ -85,7 +85,12 @@ def _split_paths(path: Path) -> list[Path]:
     count = int(match["count"])
     paths = [path.with_name(f"{match['prefix']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)]
     if not 1 <= int(match["number"]) <= count:
-        raise GGUFError("split number in the file name", path.name, expected=f"1 to {count}")
+        raise GGUFError(
+            "split number in the file name",
+            path.name,
+            expected=f"1 to {count}",
+            remedy="Restore the original name",
+        )
     missing = [each.name for each in paths if not each.exists()]
     if missing:
         raise GGUFError(
@@ -113,11 +118,11 @@ def _check_set(headers: tuple[Header, ...]) -> None:
     for number, header in enumerate(headers):
         name = header.path.name
         if header.metadata.get(KEY_COUNT) != len(headers):
-            raise _foreign(header, KEY_COUNT, header.metadata.get(KEY_COUNT), len(headers))
+            raise _foreign(header, KEY_COUNT, header.metadata.get(KEY_COUNT, "missing"), len(headers))
         if header.metadata.get(KEY_NUMBER) != number:
             raise GGUFError(
                 f"{name} is not the split its name says: {KEY_NUMBER}",
-                header.metadata.get(KEY_NUMBER),
+                header.metadata.get(KEY_NUMBER, "missing"),
                 expected=str(number),
                 remedy="One split lies there twice or under a wrong name: fetch it again",
             )
@@ -129,7 +134,7 @@ def _check_set(headers: tuple[Header, ...]) -> None:
     expected = first.metadata.get(KEY_TENSORS)
     if total != expected:
         raise GGUFError(
-            f"tensors in the {len(headers)} splits of {first.path.name}",
+            f"{first.path.name}: tensors in its {len(headers)} splits",
             total,
             expected=f"{KEY_TENSORS} {expected}",
             remedy="A split belongs to another model: fetch the set again",
