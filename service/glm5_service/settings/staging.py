@@ -9,111 +9,114 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
+
+from glm5_service.settings.base import Seconds, Section
 
 SCHEMES = ("hf", "https", "http", "s3", "oci", "file")
 
 Bytes = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
 
 
-class Secret(BaseModel):
-    """A secret given as a value (environment) or as a file that is read again whenever it was refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Secret(Section):
+    """A secret: a value (from the environment) or a file, read again whenever the secret was refused."""
 
     value: SecretStr | None = None
+    """The secret itself; meant for the environment, not for a file in version control."""
     file: Path | None = None
+    """File that holds the secret."""
 
 
-class HubSettings(BaseModel):
-    """The Hub that `hf://` speaks to."""
+class HubSettings(Section):
+    """The Hub that hf:// speaks to."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    endpoint: str = Field("https://huggingface.co", description="Hub API to ask; a mirror goes here.")
-    token: Secret = Field(Secret(), description="Token for gated and private repositories.")
-
-
-class HttpSettings(BaseModel):
-    """How `https://` is spoken; `token` goes to the host of the source only."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    token: Secret = Field(Secret(), description="Bearer token for the host of an https:// source.")
-    ca_file: Path | None = Field(None, description="Certificate authorities to trust instead of the system's.")
-    proxy: str | None = Field(None, description="Proxy for every HTTP source, as http://host:port.")
+    endpoint: str = "https://huggingface.co"
+    """Hub to ask; a mirror goes here."""
+    token: Secret = Secret()
+    """Token for gated and private repositories."""
 
 
-class S3Settings(BaseModel):
-    """The S3 endpoint; keys come from the usual AWS files, environment or pod identity."""
+class HttpSettings(Section):
+    """How HTTP sources are reached."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    endpoint: str | None = Field(None, description="Endpoint other than AWS, as https://host:port.")
-    region: str | None = Field(None, description="Region; the AWS configuration decides when empty.")
-    anonymous: bool = Field(False, description="Send unsigned requests (public buckets).")
-
-
-class OciSettings(BaseModel):
-    """The registry that `oci://` speaks to."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    auth_file: Path | None = Field(None, description="Docker config.json with the registry's credentials.")
-    plain_http: bool = Field(False, description="Speak http to the registry instead of https.")
+    token: Secret = Secret()
+    """Bearer token for an https:// source; sent to the host of the source only."""
+    ca_file: Path | None = None
+    """Certificate authorities to trust instead of the system's."""
+    proxy: str | None = None
+    """Proxy for every HTTP source, as http://host:port."""
 
 
-class StagingSettings(BaseModel):
-    """All settings of `glm5 stage`. Sizes are bytes, times seconds."""
+class S3Settings(Section):
+    """The S3 that s3:// speaks to; keys come from the usual AWS files, environment or pod identity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    endpoint: str | None = None
+    """Endpoint other than AWS, as https://host:port."""
+    region: str | None = None
+    """Region; unset leaves it to the AWS configuration."""
+    anonymous: bool = False
+    """Send unsigned requests (public buckets)."""
 
-    source: str = Field(
-        description="hf://org/repo[@revision][/folder or pattern], https://host/file or folder/, "
-        "s3://bucket/prefix, oci://host/repository:tag or file:///path."
-    )
-    tokenizer_source: str | None = Field(
-        None, description="Second source for tokenizer and config, when the first has only GGUF files."
-    )
-    target: Path = Field(description="Folder on the model volume that belongs to this model.")
-    quantisation: str | None = Field(
-        None, description="Which one to take where the source holds several, e.g. UD-Q4_K_XL."
-    )
-    architecture: str = Field("glm-dsa", description="general.architecture the GGUF must have; empty: any.")
-    refresh: bool = Field(
-        False, description="Ask the source for a newer revision even when a model from it is published."
-    )
-    require_digest: bool = Field(
-        True, description="Refuse a remote file whose source states no digest; false relies on size and structure."
-    )
-    keep: Annotated[int, Field(ge=1)] = Field(
-        1, description="Revisions left after publishing, the current one included. In-use ones stay in any case."
-    )
 
-    connections: Annotated[int, Field(ge=1, le=128)] = Field(8, description="Parallel ranged requests.")
-    part_bytes: Annotated[int, Field(ge=1 << 20)] = Field(64 << 20, description="Size of one ranged request.")
-    rate_limit: Bytes = Field(0, description="Bytes per second over all connections; 0: no limit.")
-    connect_seconds: Seconds = Field(15.0, description="Time to reach a host.")
-    stall_seconds: Seconds = Field(
-        60.0, description="A connection silent, or under stall_bytes_per_second, for so long is dropped."
-    )
-    stall_bytes_per_second: Bytes = Field(4096, description="Slower than this counts as stalled.")
-    retries: Annotated[int, Field(ge=0)] = Field(
-        8, description="Attempts in a row without one new byte before giving up."
-    )
-    backoff_seconds: Seconds = Field(1.0, description="First pause between attempts; doubles each time.")
-    backoff_max_seconds: Seconds = Field(60.0, description="Longest pause, unless Retry-After asks for more.")
-    retry_after_max_seconds: Seconds = Field(600.0, description="Longest Retry-After that is obeyed.")
+class OciSettings(Section):
+    """The registry that oci:// speaks to."""
 
-    headroom_bytes: Bytes = Field(1 << 30, description="Free space to leave on the volume.")
-    lock_wait_seconds: Annotated[float, Field(ge=0)] = Field(
-        86400.0, description="How long to wait for another stager on the same target; 0: do not wait."
-    )
-    lock_lease_seconds: Seconds = Field(
-        90.0, description="A lock that shows no heartbeat for so long is taken over; above NFS attribute caching."
-    )
-    warm_limit_bytes: Bytes = Field(0, description="Most bytes that --warm reads into the page cache; 0: all.")
+    auth_file: Path | None = None
+    """Docker config.json with the registry's credentials."""
+    plain_http: bool = False
+    """Speak http to the registry instead of https."""
+
+
+class StagingSettings(Section):
+    """Where the model comes from, where it goes, and how hard `glm5 stage` tries."""
+
+    source: str | None = None
+    """hf://org/repo[@revision][/folder or pattern], https://host/file or folder/, s3://bucket/prefix,
+    oci://host/repository:tag or file:///path."""
+    tokenizer_source: str | None = None
+    """Second source, for tokenizer and config, where the first has only GGUF files."""
+    target: Path = Path("/models/glm-5")
+    """Folder on the model volume that belongs to this model."""
+    quantisation: str | None = None
+    """Which one to take where the source holds several, e.g. UD-Q4_K_XL."""
+    architecture: str = "glm-dsa"
+    """general.architecture that the GGUF must have; empty takes any."""
+    refresh: bool = False
+    """Ask the source for a newer revision even when a model from it is published."""
+    require_digest: bool = True
+    """Refuse a remote file whose source states no digest; false relies on size and structure."""
+    keep: Annotated[int, Field(ge=1)] = 1
+    """Revisions left after publishing, the current one included; those in use stay in any case."""
+
+    connections: Annotated[int, Field(ge=1, le=128)] = 8
+    """Parallel ranged requests."""
+    part_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20
+    """Bytes of one ranged request."""
+    rate_limit: Bytes = 0
+    """Bytes per second over all connections; 0 is no limit."""
+    connect_seconds: Seconds = 15
+    """Time to reach a host."""
+    stall_seconds: Seconds = 60
+    """A connection that is silent, or slower than stall_bytes_per_second, for so long is dropped."""
+    stall_bytes_per_second: Bytes = 4096
+    """Slower than this counts as stalled."""
+    retries: Annotated[int, Field(ge=0)] = 8
+    """Attempts in a row without one new byte before giving up."""
+    backoff_seconds: Seconds = 1
+    """First pause between attempts; doubles each time."""
+    backoff_max_seconds: Seconds = 60
+    """Longest pause, unless Retry-After asks for more."""
+    retry_after_max_seconds: Seconds = 600
+    """Longest Retry-After that is obeyed."""
+
+    headroom_bytes: Bytes = 1 << 30
+    """Free space to leave on the volume."""
+    lock_wait_seconds: Annotated[float, Field(ge=0)] = 86400
+    """How long to wait for another stager of the same target; 0 does not wait."""
+    lock_lease_seconds: Seconds = 90
+    """A lock without a heartbeat for so long is taken over; longer than NFS caches attributes."""
+    warm_limit_bytes: Bytes = 0
+    """Most bytes that --warm reads into the page cache; 0 is the whole model."""
 
     hub: HubSettings = HubSettings()
     http: HttpSettings = HttpSettings()
@@ -127,7 +130,9 @@ class StagingSettings(BaseModel):
             return None
         parts = urlsplit(value)
         if parts.scheme not in SCHEMES:
-            raise ValueError(f"scheme of the source: {parts.scheme or value!r}; expected one of {', '.join(SCHEMES)}")
-        if parts.password or (parts.username and parts.scheme in ("http", "https")):
-            raise ValueError("credentials inside a source address; expected them in a token or auth file setting")
+            raise ValueError(
+                f"scheme {parts.scheme or value!r} is not known; expected one of {', '.join(SCHEMES)}"
+            )
+        if parts.password is not None or (parts.username is not None and parts.scheme in ("http", "https")):
+            raise ValueError("the address holds credentials; expected them in a token or auth_file setting")
         return value

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     UNAUTHORIZED = "Unauthorized"
     NOT_FOUND = "NotFound"
     UNREACHABLE = "Unreachable"
+    THROTTLED = "Throttled"
     UNTRUSTED = "Untrusted"
     REFUSED = "Refused"
     STALLED = "Stalled"
@@ -32,6 +33,7 @@ class Reason(StrEnum):
     WRONG_ARCHITECTURE = "WrongArchitecture"
     LOCKED = "Locked"
     LOCK_LOST = "LockLost"
+    SETTINGS = "Settings"
     INTERRUPTED = "Interrupted"
     INTERNAL = "Internal"
 
@@ -46,43 +48,62 @@ class Remedy:
 
 REMEDIES: dict[Reason, Remedy] = {
     Reason.UNAUTHORIZED: Remedy(
-        ExitCode.SOURCE, "Check the token or keys and that they may read this source; gated models need acceptance."
+        ExitCode.SOURCE,
+        "Check the token or keys and that they may read this source; gated models need acceptance.",
     ),
     Reason.NOT_FOUND: Remedy(ExitCode.SOURCE, "Check the address, the revision and the file names."),
     Reason.UNREACHABLE: Remedy(
         ExitCode.SOURCE, "Check DNS, proxy and network policy, then run again; it continues where it stopped."
     ),
-    Reason.UNTRUSTED: Remedy(
-        ExitCode.SOURCE, "Give the right certificate authority in http.ca_file, or the address that serves https."
+    Reason.THROTTLED: Remedy(
+        ExitCode.SOURCE,
+        "Lower connections or set rate_limit, or use a token with a higher quota, then run again.",
     ),
-    Reason.REFUSED: Remedy(ExitCode.SOURCE, "Read the server's answer; the request itself will not succeed later."),
+    Reason.UNTRUSTED: Remedy(
+        ExitCode.SOURCE,
+        "Give the right certificate authority in http.ca_file, or the address that serves https.",
+    ),
+    Reason.REFUSED: Remedy(
+        ExitCode.SOURCE, "Read the server's answer; the request itself will not succeed later."
+    ),
     Reason.STALLED: Remedy(
-        ExitCode.SOURCE, "Check the network and the source's limits, then run again; it continues where it stopped."
+        ExitCode.SOURCE,
+        "Check the network and the source's limits, then run again; it continues where it stopped.",
     ),
     Reason.CHANGED: Remedy(
         ExitCode.SOURCE, "Wait until the source is stable, or pin a revision; mirrors must serve equal ETags."
     ),
     Reason.NO_DIGEST: Remedy(
-        ExitCode.SOURCE, "Put a SHA256SUMS file beside the model (sha256sum * > SHA256SUMS), or set require_digest=false."
+        ExitCode.SOURCE,
+        "Put a SHA256SUMS file beside the model (sha256sum * > SHA256SUMS), or set require_digest=false.",
     ),
     Reason.AMBIGUOUS: Remedy(ExitCode.USAGE, "Name one with the quantisation setting or a narrower source."),
     Reason.OUT_OF_SPACE: Remedy(
         ExitCode.FIT, "Enlarge the volume or lower keep, then run again; it continues where it stopped."
     ),
     Reason.READ_ONLY: Remedy(
-        ExitCode.FIT, "Mount the volume writable for the stager and give its user write permission on the target."
+        ExitCode.FIT,
+        "Mount the volume writable for the stager and give its user write permission on the target.",
     ),
     Reason.VOLUME_FAULT: Remedy(ExitCode.FIT, "Check the volume and the node's kernel log, then run again."),
     Reason.CORRUPT: Remedy(
-        ExitCode.MODEL, "Run again: only the damaged file is fetched. If it repeats, the source, proxy or disk is bad."
+        ExitCode.MODEL,
+        "Run again: only the damaged file is fetched. If it repeats, the source, proxy or disk is bad.",
     ),
     Reason.NOT_A_MODEL: Remedy(
         ExitCode.MODEL, "Point the source at GGUF files themselves, not at pointer files or web pages."
     ),
-    Reason.INCOMPLETE: Remedy(ExitCode.MODEL, "Complete the set at the source: every split, all of one model."),
+    Reason.INCOMPLETE: Remedy(
+        ExitCode.MODEL, "Complete the set at the source: every split, all of one model."
+    ),
     Reason.WRONG_ARCHITECTURE: Remedy(ExitCode.MODEL, "Choose a GGUF of the expected architecture."),
     Reason.LOCKED: Remedy(ExitCode.FIT, "Wait for the other stager, or raise lock_wait_seconds."),
-    Reason.LOCK_LOST: Remedy(ExitCode.FIT, "Another stager took over; let it finish. Nothing was published by this one."),
+    Reason.LOCK_LOST: Remedy(
+        ExitCode.FIT, "Another stager took over; let it finish. Nothing was published by this one."
+    ),
+    Reason.SETTINGS: Remedy(
+        ExitCode.USAGE, "Correct the setting; `glm5 config` shows each value and its origin."
+    ),
     Reason.INTERRUPTED: Remedy(ExitCode.INTERNAL, "Run again; it continues where it stopped."),
     Reason.INTERNAL: Remedy(ExitCode.INTERNAL, "Report it with the log."),
 }

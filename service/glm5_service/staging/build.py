@@ -1,0 +1,105 @@
+"""A revision under construction: a hidden folder that only verified files enter, each with its record.
+
+Survives a kill: what has a record and is untouched need not be read again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from glm5_service.staging.lease import NO_HARD_LINKS
+from glm5_service.staging.manifest import FileRecord
+from glm5_service.staging.partial import Partial
+from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.volume import Volume, sync_folder, volume_error, write_durably
+
+RECORDS_SUFFIX = ".records"
+
+
+class Build:
+    """The folder of one revision in the making."""
+
+    def __init__(self, volume: Volume, revision: str, nonce: str) -> None:
+        self.folder = volume.build(revision)
+        self._records = self.folder.with_name(revision + RECORDS_SUFFIX)
+        self._nonce = nonce
+
+    def prepare(self) -> None:
+        """Create the folders."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+            self._records.mkdir(exist_ok=True)
+        except OSError as error:
+            raise volume_error(error, f"cannot create {self.folder}") from error
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def record(self, name: str) -> FileRecord | None:
+        """The record of a file that is here and untouched since it was verified."""
+        record = _read_record(self._records / f"{name}.json")
+        return record if record is not None and record.is_untouched(self.path(name)) else None
+
+    def accept(self, partial: Partial, sha256: str) -> FileRecord:
+        """Take in a transferred file whose digest matched."""
+        stat = partial.move_to(self.path(partial.file.name))
+        return self.keep(partial.file, sha256, stat)
+
+    def keep(self, file: RemoteFile, sha256: str, stat: os.stat_result) -> FileRecord:
+        """Record a verified file that lies in the folder."""
+        record = FileRecord.of(file, sha256, stat)
+        try:
+            sync_folder(self.folder)
+            write_durably(self._records / f"{file.name}.json", record.model_dump_json(), nonce=self._nonce)
+        except OSError as error:
+            raise volume_error(error, f"cannot record {file.name}") from error
+        return record
+
+    def link(self, origin: Path, name: str) -> bool:
+        """Give a file of this volume a second name here; False where that is not possible."""
+        try:
+            self.path(name).unlink(missing_ok=True)
+            os.link(origin, self.path(name))
+        except OSError as error:
+            if error.errno in (*NO_HARD_LINKS, errno.EXDEV):
+                return False
+            raise volume_error(error, f"cannot link {origin}") from error
+        return True
+
+    def drop(self, name: str) -> None:
+        """Remove a file that turned out damaged."""
+        self.path(name).unlink(missing_ok=True)
+        (self._records / f"{name}.json").unlink(missing_ok=True)
+
+    def drop_others(self) -> None:
+        """Builds of other revisions are abandoned once their files were reused."""
+        for other in self.folder.parent.iterdir():
+            if other not in (self.folder, self._records):
+                shutil.rmtree(other, ignore_errors=True)
+
+    def discard_records(self) -> None:
+        """The manifest has them now."""
+        shutil.rmtree(self._records, ignore_errors=True)
+
+
+def other_builds(volume: Volume, build: Build) -> list[tuple[Path, list[FileRecord]]]:
+    """Folders and records of the builds of other revisions."""
+    found = []
+    for records in volume.builds.glob(f"*{RECORDS_SUFFIX}"):
+        folder = records.with_name(records.name.removesuffix(RECORDS_SUFFIX))
+        if folder != build.folder:
+            read = [_read_record(path) for path in sorted(records.glob("*.json"))]
+            found.append((folder, [record for record in read if record is not None]))
+    return found
+
+
+def _read_record(path: Path) -> FileRecord | None:
+    try:
+        return FileRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,236 @@
+"""`glm5 stage`: list, plan, assemble, fetch, publish; what happens when the source changes on the way.
+
+Owns the order of the steps; each step is a module of its own. Errors leave as Glm5Error, after staging.json and the
+termination message were written.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from glm5_service.errors import ExitCode, Glm5Error, SettingsError
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.assemble import assemble
+from glm5_service.staging.audit import audit
+from glm5_service.staging.build import Build
+from glm5_service.staging.clock import Clock
+from glm5_service.staging.faults import SourceChanged, Stopped
+from glm5_service.staging.fetch import Fetch
+from glm5_service.staging.lease import Owner
+from glm5_service.staging.listing import Offer, make_offer
+from glm5_service.staging.lock import TargetLock
+from glm5_service.staging.manifest import Manifest, read_manifest
+from glm5_service.staging.partial import drop_foreign
+from glm5_service.staging.plan import Plan, make_plan
+from glm5_service.staging.progress import Progress, size_text
+from glm5_service.staging.publish import prune, publish, sweep, switch
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.report import show_plan, show_result, write_termination
+from glm5_service.staging.retry import Patience
+from glm5_service.staging.sources import open_source
+from glm5_service.staging.volume import Volume
+from glm5_service.staging.warm import resident_bytes, warm
+
+CHANGES_ALLOWED = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of one run."""
+
+    dry_run: bool = False
+    verify: bool = False
+    warm: bool = False
+
+
+def run(
+    settings: StagingSettings,
+    options: Options = Options(),
+    *,
+    run_dir: Path | None = None,
+    termination_log: Path | None = None,
+    out: TextIO | None = None,
+    clock: Clock | None = None,
+) -> int:
+    """Stage the model; returns the exit code, raises Glm5Error with the reason.
+
+    `dry_run` prints the plan and changes nothing. `verify` hashes what is published from disk and has the damaged
+    files fetched again. `warm` reads the model into the page cache at the end. `run_dir` gets staging.json.
+    """
+    clock = clock or Clock()
+    progress = Progress(out or sys.stderr, run_dir, clock)
+    stop = threading.Event()
+    try:
+        with _signals(stop):
+            _Stager(settings, progress, clock, stop).stage(options)
+    except Stopped:
+        error: Glm5Error = StagingError(Reason.INTERRUPTED, "staging was told to stop")
+        _report(error, progress, termination_log)
+        raise error from None
+    except Glm5Error as error:
+        _report(error, progress, termination_log)
+        raise
+    progress.done()
+    return ExitCode.DONE
+
+
+def _report(error: Glm5Error, progress: Progress, termination_log: Path | None) -> None:
+    if not isinstance(error, StagingError):
+        error = StagingError(Reason.SETTINGS, str(error).rstrip("."))
+    progress.failed(error)
+    write_termination(termination_log, error)
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for an orderly end; only the main thread may install handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Stager:
+    """One run."""
+
+    def __init__(
+        self, settings: StagingSettings, progress: Progress, clock: Clock, stop: threading.Event
+    ) -> None:
+        if settings.source is None:
+            raise SettingsError("staging.source", "not set", expected="the address of a model")
+        self._settings, self._progress, self._clock, self._stop = settings, progress, clock, stop
+        self._volume = Volume(settings.target.absolute())
+        self._patience = Patience(settings, clock, stop)
+        self._source_label = progress.source = open_source(settings.source, settings).label
+        self._damaged: frozenset[Path] = frozenset()
+
+    def stage(self, options: Options) -> None:
+        if not (self._is_sound(options.verify) and not self._settings.refresh):
+            offer = self._list()
+            if options.dry_run:
+                self._show(self._plan(offer))
+                return
+            self._change(offer)
+        if options.warm and not options.dry_run:
+            self._warm()
+
+    def _is_sound(self, verify: bool) -> bool:
+        """True if the published model is the one asked for and its files are the ones that were verified."""
+        folder = self._volume.current_revision()
+        manifest = read_manifest(folder) if folder is not None else None
+        if folder is None or manifest is None or not self._is_ours(manifest):
+            return False
+        self._progress.revision = manifest.revision
+        self._progress.total_bytes = manifest.total_bytes
+        if verify:
+            self._progress.enter("verifying")
+            self._damaged = audit(folder, manifest, self._progress, self._stop)
+            if self._damaged:
+                return False
+        elif manifest.touched(folder):
+            return False
+        self._progress.present_bytes = manifest.total_bytes
+        self._progress.say(f"{folder} is {'verified' if verify else 'published and untouched'}")
+        return True
+
+    def _is_ours(self, manifest: Manifest) -> bool:
+        settings = self._settings
+        asked = (self._source_label, settings.tokenizer_source, settings.quantisation)
+        return (manifest.source, manifest.tokenizer_source, manifest.quantisation) == asked
+
+    def _list(self) -> Offer:
+        self._progress.enter("listing")
+        return self._patience.persist("listing the source", lambda: make_offer(self._settings))
+
+    def _plan(self, offer: Offer) -> Plan:
+        local = frozenset(name for name, source in offer.sources.items() if not source.remote)
+        plan = make_plan(offer.listing, self._volume, local=local, damaged=self._damaged)
+        progress = self._progress
+        progress.revision, progress.total_bytes = plan.revision, plan.listing.total_bytes
+        progress.present_bytes = plan.listing.total_bytes - plan.missing_bytes
+        return plan
+
+    def _show(self, plan: Plan) -> None:
+        show_plan(plan, self._settings.rate_limit, self._progress)
+        plan.check_room(self._settings.headroom_bytes)
+
+    def _change(self, offer: Offer) -> None:
+        """Everything that writes to the volume, under the lock."""
+        self._volume.prepare()
+        settings = self._settings
+        lock = TargetLock(self._volume.locks, self._clock, settings.lock_lease_seconds, self._stop)
+        self._progress.enter("waiting")
+        lock.acquire(settings.lock_wait_seconds, self._waiting)
+        with lock:
+            changes = 0
+            while True:
+                try:
+                    self._bring(offer, lock)
+                    break
+                except SourceChanged as change:
+                    changes += 1
+                    if changes > CHANGES_ALLOWED:
+                        raise StagingError(Reason.CHANGED, "source keeps changing", str(change)) from change
+                    self._progress.say(f"source changed, that file starts again: {change}")
+                    self._progress.lost(0)
+                    offer = self._list()
+            for name in prune(self._volume, settings.keep, lock, self._clock, self._stop):
+                self._progress.say(f"removed revision {name}")
+            sweep(self._volume)
+
+    def _bring(self, offer: Offer, lock: TargetLock) -> None:
+        settings, progress, volume = self._settings, self._progress, self._volume
+        progress.enter("planning")
+        drop_foreign(volume.partials, offer.listing.files)
+        plan = self._plan(offer)
+        if plan.intact is not None:
+            if plan.intact != volume.current_revision():
+                switch(volume, plan.intact, lock)
+            progress.say(f"{plan.intact} is published")
+            return
+        self._show(plan)
+        build = Build(volume, plan.revision, lock.owner.nonce)
+        build.prepare()
+        progress.enter("verifying")
+        files = assemble(plan, build, progress, self._stop)
+        build.drop_others()
+        progress.enter("fetching")
+        Fetch(settings, offer.sources, volume, build, lock, progress, self._clock).run(files, self._stop)
+        progress.enter("publishing")
+        manifest = publish(settings, offer.listing, volume, build, lock)
+        show_result(manifest, volume.current.resolve(), progress)
+
+    def _waiting(self, owner: Owner | None) -> None:
+        holder = f"{owner.host}, pid {owner.pid}" if owner else "an unreadable lock"
+        if self._progress.phase != "waiting for the lock":
+            self._progress.say(f"another stager works on {self._volume.target}: {holder}; waiting")
+            self._progress.enter("waiting for the lock")
+        self._progress.tick()
+
+    def _warm(self) -> None:
+        folder = self._volume.current_revision()
+        manifest = read_manifest(folder) if folder is not None else None
+        if folder is None or manifest is None:
+            raise StagingError(Reason.NOT_FOUND, "no published model", self._volume.current)
+        self._progress.enter("warming")
+        paths = [folder / record.name for record in manifest.files]
+        warm(paths, self._settings.warm_limit_bytes, self._progress, self._stop)
+        resident = sum(resident_bytes(path) for path in paths if path.stat().st_size)
+        self._progress.say(
+            f"page cache holds {size_text(resident)} of {size_text(manifest.total_bytes)} "
+            f"({resident / manifest.total_bytes:.1%})"
+        )

@@ -1,0 +1,86 @@
+"""A reader's lease on the published revision: what is held here is never pruned.
+
+The engine's side calls `hold` around its whole life; the stager asks `held_revisions` before it removes any.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from glm5_service.staging.clock import Clock
+from glm5_service.staging.faults import Stopped
+from glm5_service.staging.lease import Lease, Watch, read_lease, this_owner, write_lease
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.volume import Volume, volume_error
+
+BEAT_SECONDS = 10.0
+DEAD_AFTER_SECONDS = 3 * BEAT_SECONDS
+
+
+@contextmanager
+def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
+    """Resolve `target/current`, keep that revision from being pruned, and give its folder.
+
+    Raises StagingError: NOT_FOUND without a published model, READ_ONLY where the lease cannot be written.
+    """
+    volume, clock, owner, ended = Volume(target), clock or Clock(), this_owner(), threading.Event()
+
+    def beat() -> None:
+        for count in range(1, 1 << 62):
+            try:
+                clock.pause(ended, BEAT_SECONDS)
+                write_lease(path, Lease(owner, count, held=True))
+            except Stopped:
+                return
+            except OSError:
+                continue
+
+    while True:
+        revision = volume.current_revision()
+        if revision is None:
+            raise StagingError(Reason.NOT_FOUND, "no published model", volume.current)
+        path = volume.in_use / f"{revision.name}~{owner.nonce}.json"
+        try:
+            volume.in_use.mkdir(exist_ok=True)
+            write_lease(path, Lease(owner, 0, held=True))
+        except OSError as error:
+            raise volume_error(error, f"cannot write {path}") from error
+        # a switch between reading the link and writing the lease could have pruned it: look again
+        if volume.current_revision() == revision:
+            break
+        path.unlink(missing_ok=True)
+    thread = threading.Thread(target=beat, name="in-use", daemon=True)
+    thread.start()
+    try:
+        yield revision
+    finally:
+        ended.set()
+        thread.join()
+        path.unlink(missing_ok=True)
+
+
+def held_revisions(volume: Volume, names: set[str], clock: Clock, stop: threading.Event) -> set[str]:
+    """Which of the revisions `names` are in use. Waits until each lease has beaten once or proved dead."""
+    watch = Watch(clock, DEAD_AFTER_SECONDS)
+    leases = {path: read_lease(path) for path in volume.in_use.glob("*.json") if _revision(path) in names}
+    living: set[str] = set()
+    while True:
+        for path, first in list(leases.items()):
+            lease = read_lease(path)
+            if watch.is_dead(path, lease):
+                path.unlink(missing_ok=True)
+            elif lease == first:
+                continue
+            elif lease is not None:
+                living.add(_revision(path))
+            del leases[path]
+        if not leases:
+            return living
+        clock.pause(stop, BEAT_SECONDS / 4)
+
+
+def _revision(path: Path) -> str:
+    return path.name.partition("~")[0]

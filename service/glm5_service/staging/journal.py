@@ -1,0 +1,103 @@
+"""The journal of a partial file: which bytes were written, so that the next run continues at the byte.
+
+One line each, appended after the bytes are written:
+    {"name": ..., "size": ..., "version": ..., "etag": ..., "boot": ...}    the file, and the boot that wrote it
+    w START END                                                            these bytes were written
+    s COUNT                                                                the first COUNT `w` lines are on disk
+
+After a kill the page cache still has all bytes, so every `w` counts. After a crash of the machine, or on another
+one, only those under the last `s` do. A line cut short by the kill does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from glm5_service.staging.coverage import Coverage
+from glm5_service.staging.records import RemoteFile
+
+_WRITTEN = re.compile(r"^w (\d+) (\d+)$")
+_SYNCED = re.compile(r"^s (\d+)$")
+
+
+@cache
+def boot_id() -> str:
+    """Name of this boot of this kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A journal as found: the file it is about and the bytes that can be relied on."""
+
+    file: dict[str, object]
+    coverage: Coverage
+
+    def is_about(self, file: RemoteFile) -> bool:
+        return self.file == transfer_identity(file)
+
+
+def transfer_identity(file: RemoteFile) -> dict[str, object]:
+    """What must be equal for a transfer to continue; a new ETag starts again even under an old digest."""
+    return {**file.identity(), "etag": file.etag}
+
+
+def read_journal(path: Path, boot: str) -> Entry | None:
+    """What the journal at `path` says; None if it cannot be used."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+        header = json.loads(lines[0])
+        written_in = header.pop("boot")
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return None
+    written: list[tuple[int, int]] = []
+    durable = 0
+    for line in lines[1:]:
+        if match := _WRITTEN.match(line):
+            written.append((int(match[1]), int(match[2])))
+        elif match := _SYNCED.match(line):
+            durable = int(match[1])
+    coverage = Coverage()
+    for start, end in written if written_in == boot else written[:durable]:
+        coverage.add(start, end)
+    return Entry(header, coverage)
+
+
+class Journal:
+    """Appends to the journal of one transfer. Not thread-safe; the partial file locks."""
+
+    def __init__(self, path: Path, file: RemoteFile, coverage: Coverage, boot: str) -> None:
+        """Start the journal anew with what `coverage` already has (replaces a longer one in one step)."""
+        fresh = path.with_name(f"{path.name}.new")
+        self._fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        self._lines = 0
+        self._append(json.dumps({**transfer_identity(file), "boot": boot}))
+        for start, end in coverage.ranges():
+            self.written(start, end)
+        os.replace(fresh, path)
+
+    def written(self, start: int, end: int) -> None:
+        self._append(f"w {start} {end}")
+        self._lines += 1
+
+    @property
+    def lines(self) -> int:
+        """How many `w` lines there are: what `synced` is told after the data was synced."""
+        return self._lines
+
+    def synced(self, lines: int) -> None:
+        self._append(f"s {lines}")
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _append(self, line: str) -> None:
+        data = f"{line}\n".encode()
+        if os.write(self._fd, data) != len(data):
+            raise OSError(28, "No space left on device")

@@ -1,0 +1,133 @@
+"""A lease: a small file whose heartbeat says that its owner lives. No flock, no clock of the other side.
+
+An observer calls an owner dead when the heartbeat stands still for a whole lease on the observer's own monotonic
+clock, or at once when the owner is a process of this very kernel and namespace that is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from glm5_service.staging.clock import Clock
+from glm5_service.staging.journal import boot_id
+
+NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a lease: a process, its place, and a nonce that no other run has."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+    nonce: str
+
+    def is_gone(self) -> bool:
+        """True only if the process is known to have ended; False if it lives or cannot be seen from here."""
+        if (self.boot, self.namespace) != (boot_id(), _namespace()):
+            return False
+        return _start_time(self.pid) != self.started
+
+
+def this_owner() -> Owner:
+    """This process, with a fresh nonce."""
+    pid = os.getpid()
+    return Owner(socket.gethostname(), boot_id(), _namespace(), pid, _start_time(pid), uuid.uuid4().hex[:12])
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a lease file says."""
+
+    owner: Owner
+    beat: int
+    held: bool
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def read_lease(path: Path) -> Lease | None:
+    """The lease at `path`; None if there is none that can be read."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return Lease(Owner(**raw["owner"]), int(raw["beat"]), bool(raw["held"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_lease(path: Path, lease: Lease) -> None:
+    """Replace the lease in one step; only its owner does this."""
+    temporary = path.with_name(f".{path.name}.{lease.owner.nonce}")
+    temporary.write_text(lease.to_json(), encoding="utf-8")
+    temporary.replace(path)
+
+
+def create_lease(path: Path, lease: Lease) -> bool:
+    """Create the lease file; False if somebody else already did. link() is atomic where O_EXCL is not."""
+    temporary = path.with_name(f".{path.name}.{lease.owner.nonce}")
+    temporary.write_text(lease.to_json(), encoding="utf-8")
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # NFS may lose the answer to a link that succeeded; the link count tells
+        return temporary.stat().st_nlink == 2
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        return _create_exclusively(path, lease)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _create_exclusively(path: Path, lease: Lease) -> bool:
+    """The next best on a filesystem without hard links; a reader may see the file before its content."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(lease.to_json())
+    except FileExistsError:
+        return False
+    return True
+
+
+class Watch:
+    """One observer's view of leases over time; decides which of them are dead."""
+
+    def __init__(self, clock: Clock, lease_seconds: float) -> None:
+        self._clock, self._lease_seconds = clock, lease_seconds
+        self._seen: dict[Path, tuple[Lease | None, float]] = {}
+
+    def is_dead(self, path: Path, lease: Lease | None) -> bool:
+        """True if the owner of `lease`, just read from `path`, is gone; call again after a pause otherwise."""
+        if lease is not None and (not lease.held or lease.owner.is_gone()):
+            return True
+        now = self._clock.monotonic()
+        before = self._seen.get(path)
+        if before is None or before[0] != lease:
+            self._seen[path] = (lease, now)
+            return False
+        return now - before[1] >= self._lease_seconds
+
+
+def _namespace() -> str:
+    return os.readlink("/proc/self/ns/pid")
+
+
+def _start_time(pid: int) -> str:
+    """Start of a process in ticks since boot; empty if there is no such process, or it is a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]

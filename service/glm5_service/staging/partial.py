@@ -1,0 +1,160 @@
+"""A file on its way: process-unique bytes and journal on the volume, shared by the workers that fill it.
+
+Written at any offset, hashed in order by a follower. Never visible under its final name; next hop: fetch.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from glm5_service.staging.coverage import Coverage
+from glm5_service.staging.journal import Entry, Journal, boot_id, read_journal
+from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.volume import volume_error
+
+
+def leftovers(folder: Path, name: str) -> list[tuple[Path, Path]]:
+    """Partial files of `name` and their journals, from any process."""
+    pairs = []
+    for data in sorted(folder.glob("*.partial")):
+        if data.name.rsplit(".", 2)[0] == name:
+            pairs.append((data, data.with_suffix(".journal")))
+    return pairs
+
+
+def best_leftover(folder: Path, file: RemoteFile) -> tuple[Path, Entry] | None:
+    """The partial of this very file that has most of it; those of another version of it do not count."""
+    best: tuple[Path, Entry] | None = None
+    for data, journal in leftovers(folder, file.name):
+        entry = read_journal(journal, boot_id())
+        if entry is None or not entry.is_about(file):
+            continue
+        if best is None or entry.coverage.total > best[1].coverage.total:
+            best = (data, entry)
+    return best
+
+
+def drop_foreign(folder: Path, files: Iterable[RemoteFile]) -> None:
+    """Remove partial files that none of `files` can continue, before room is counted."""
+    wanted = {file.name: file for file in files}
+    for data in sorted(folder.glob("*.partial")):
+        file = wanted.get(data.name.rsplit(".", 2)[0])
+        entry = read_journal(data.with_suffix(".journal"), boot_id())
+        if file is None or entry is None or not entry.is_about(file):
+            data.with_suffix(".journal").unlink(missing_ok=True)
+            data.unlink(missing_ok=True)
+
+
+class Partial:
+    """One file under way. Thread-safe."""
+
+    def __init__(self, folder: Path, file: RemoteFile, owner: str) -> None:
+        """Take over the best leftover under a name of our own, drop the others; the caller holds the lock."""
+        self.file = file
+        self.path = folder / f"{file.name}.{owner}.partial"
+        self.epoch = 0
+        self._journal_path = self.path.with_suffix(".journal")
+        self._changed = threading.Condition()
+        try:
+            self._coverage = self._adopt(folder)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            os.ftruncate(self._fd, file.size)
+            self._journal = Journal(self._journal_path, file, self._coverage, boot_id())
+        except OSError as error:
+            raise volume_error(error, f"cannot start {self.path.name}") from error
+
+    def _adopt(self, folder: Path) -> Coverage:
+        found = best_leftover(folder, self.file)
+        for data, journal in leftovers(folder, self.file.name):
+            if found is not None and data == found[0]:
+                # journal first: bytes without a journal are only fetched again, the reverse would trust holes
+                journal.rename(self._journal_path)
+                data.rename(self.path)
+            else:
+                journal.unlink(missing_ok=True)
+                data.unlink(missing_ok=True)
+        return found[1].coverage if found is not None else Coverage()
+
+    @property
+    def done_bytes(self) -> int:
+        with self._changed:
+            return self._coverage.total
+
+    def missing(self) -> list[tuple[int, int]]:
+        with self._changed:
+            return self._coverage.missing(self.file.size)
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Put bytes in place; they count once `written` is called."""
+        view = memoryview(data)
+        try:
+            while view:
+                count = os.pwrite(self._fd, view, offset)
+                view, offset = view[count:], offset + count
+        except OSError as error:
+            raise volume_error(error, f"cannot write {self.path.name}") from error
+
+    def written(self, start: int, end: int, epoch: int) -> None:
+        """Journal [start, end), unless the file was started again since `epoch`."""
+        if start == end:
+            return
+        with self._changed:
+            if epoch != self.epoch:
+                return
+            try:
+                self._journal.written(start, end)
+            except OSError as error:
+                raise volume_error(error, f"cannot write {self._journal_path.name}") from error
+            self._coverage.add(start, end)
+            self._changed.notify_all()
+
+    def restart(self) -> None:
+        """Forget every byte; what workers still deliver for the old epoch is ignored."""
+        with self._changed:
+            self.epoch += 1
+            self._coverage = Coverage()
+            self._journal.close()
+            try:
+                self._journal = Journal(self._journal_path, self.file, self._coverage, boot_id())
+            except OSError as error:
+                raise volume_error(error, f"cannot start {self._journal_path.name}") from error
+            self._changed.notify_all()
+
+    def wait_frontier(self, position: int, timeout: float) -> int:
+        """End of the bytes that are here without a gap, once beyond `position` or after `timeout` seconds."""
+        with self._changed:
+            if self._coverage.frontier <= position:
+                self._changed.wait(timeout)
+            return self._coverage.frontier
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        return os.preadv(self._fd, [buffer], offset)
+
+    def checkpoint(self) -> None:
+        """Put on disk what was written so far, and say so in the journal."""
+        with self._changed:
+            lines, epoch = self._journal.lines, self.epoch
+        try:
+            os.fdatasync(self._fd)
+            with self._changed:
+                if epoch == self.epoch:
+                    self._journal.synced(lines)
+        except OSError as error:
+            raise volume_error(error, f"cannot sync {self.path.name}") from error
+
+    def move_to(self, final: Path) -> os.stat_result:
+        """Sync, rename to `final` on the same volume, drop the journal; returns the file's stat."""
+        try:
+            os.fsync(self._fd)
+            self.path.rename(final)
+            self._journal_path.unlink(missing_ok=True)
+            return os.fstat(self._fd)
+        except OSError as error:
+            raise volume_error(error, f"cannot rename {self.path.name}") from error
+
+    def close(self) -> None:
+        self._journal.close()
+        os.close(self._fd)

@@ -1,0 +1,201 @@
+"""Compares what is offered with what is on the volume: what happens to each file, and whether it will fit.
+
+Reads names, sizes, records and journals only; changes nothing. Next hop: assemble.py.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from glm5_service.staging.build import Build, other_builds
+from glm5_service.staging.manifest import FileRecord, Manifest, read_manifest
+from glm5_service.staging.partial import best_leftover
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import Listing, RemoteFile
+from glm5_service.staging.volume import Volume, volume_error
+
+
+class Action(StrEnum):
+    """What a file needs; the value is what the printed plan says."""
+
+    DONE = "verified"
+    REUSE = "reuse"
+    REHASH = "hash again"
+    ADOPT = "link and hash"
+    RESUME = "continue"
+    FETCH = "fetch"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One file's part of the plan. `here` is the file on the volume it starts from."""
+
+    file: RemoteFile
+    action: Action
+    have_bytes: int = 0
+    here: Path | None = None
+    record: FileRecord | None = None
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that have to come from the source."""
+        return self.file.size - self.have_bytes if self.action in (Action.RESUME, Action.FETCH) else 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will happen, and the room for it. `intact` is the folder where this revision is published already."""
+
+    listing: Listing
+    steps: tuple[Step, ...]
+    intact: Path | None
+    new_blocks_bytes: int
+    free_bytes: int
+    free_inodes: int | None
+
+    @property
+    def revision(self) -> str:
+        return self.listing.revision
+
+    @property
+    def missing_bytes(self) -> int:
+        return sum(step.missing_bytes for step in self.steps)
+
+    def check_room(self, headroom_bytes: int) -> None:
+        """Raise StagingError(OUT_OF_SPACE) if the volume cannot take it; called before the first byte."""
+        need = self.new_blocks_bytes + headroom_bytes if self.new_blocks_bytes else 0
+        if need > self.free_bytes:
+            raise StagingError(
+                Reason.OUT_OF_SPACE, "free bytes on the volume", self.free_bytes, expected=f"at least {need}"
+            )
+        # records, journals and the manifest come on top of the files themselves
+        inodes = 3 * len(self.steps) + 16
+        if self.free_inodes is not None and self.free_inodes < inodes:
+            raise StagingError(
+                Reason.OUT_OF_SPACE,
+                "free inodes on the volume",
+                self.free_inodes,
+                expected=f"at least {inodes}",
+            )
+
+
+def make_plan(
+    listing: Listing,
+    volume: Volume,
+    *,
+    local: frozenset[str] = frozenset(),
+    damaged: frozenset[Path] = frozenset(),
+) -> Plan:
+    """Plan for `listing`. Files named in `local` lie on a mounted volume and may be linked; paths in `damaged` were
+    read and found damaged, whatever their records say."""
+    published = _published(volume)
+    build = Build(volume, listing.revision, "")
+    shelves = [(folder, manifest.files) for folder, manifest in published] + other_builds(volume, build)
+    shelf = _Shelf(tuple(shelves), damaged)
+    steps = tuple(_step(file, build, shelf, volume, file.name in local) for file in listing.files)
+    same = (
+        folder
+        for folder, manifest in published
+        if manifest.revision == listing.revision
+        and not manifest.touched(folder)
+        and not any(path.parent == folder for path in damaged)
+    )
+    free_bytes, free_inodes = _room(volume.target)
+    return Plan(
+        listing,
+        steps,
+        next(same, None),
+        sum(_new_blocks(step) for step in steps),
+        free_bytes,
+        free_inodes,
+    )
+
+
+def _published(volume: Volume) -> list[tuple[Path, Manifest]]:
+    """Published revisions with valid manifests, the current one first."""
+    current = volume.current_revision()
+    folders = sorted(volume.revisions.glob("*"), key=lambda folder: folder.resolve() != current)
+    pairs = [(folder.resolve(), read_manifest(folder)) for folder in folders]
+    return [(folder, manifest) for folder, manifest in pairs if manifest is not None]
+
+
+@dataclass(frozen=True)
+class _Shelf:
+    """Verified files of this volume: of published revisions, and of builds that were never finished."""
+
+    folders: tuple[tuple[Path, list[FileRecord]], ...]
+    damaged: frozenset[Path]
+
+    def find(self, file: RemoteFile) -> tuple[Step | None, Path | None]:
+        """A step that reuses an untouched copy, else a touched copy that may still be good."""
+        doubtful: Path | None = None
+        for folder, records in self.folders:
+            for record in records:
+                path = folder / record.name
+                same_name = file.digest is not None or record.name == file.name
+                if not record.is_version_of(file) or not same_name or path in self.damaged:
+                    continue
+                if record.is_untouched(path):
+                    return Step(file, Action.REUSE, file.size, path, record), None
+                if doubtful is None and _has_size(path, file.size):
+                    doubtful = path
+        return None, doubtful
+
+
+def _step(file: RemoteFile, build: Build, shelf: _Shelf, volume: Volume, is_local: bool) -> Step:
+    built = build.path(file.name)
+    record = build.record(file.name)
+    if record is not None and record.is_version_of(file):
+        return Step(file, Action.DONE, file.size, built, record)
+    reuse, doubtful = shelf.find(file)
+    if reuse is not None:
+        return reuse
+    if file.digest is not None:
+        doubtful = built if _has_size(built, file.size) else doubtful
+        if doubtful is not None:
+            return Step(file, Action.REHASH, file.size, doubtful)
+    if is_local and _same_volume(Path(file.key), volume.target):
+        return Step(file, Action.ADOPT, file.size, Path(file.key))
+    found = best_leftover(volume.partials, file)
+    if found is not None:
+        return Step(file, Action.RESUME, found[1].coverage.total, found[0])
+    return Step(file, Action.FETCH)
+
+
+def _new_blocks(step: Step) -> int:
+    """Bytes of disk a step still takes; a sparse partial has only what was written."""
+    if step.action is Action.FETCH:
+        return step.file.size
+    if step.action is Action.RESUME and step.here is not None:
+        return max(0, step.file.size - step.here.stat().st_blocks * 512)
+    return 0
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def _same_volume(path: Path, target: Path) -> bool:
+    try:
+        return path.stat().st_dev == _existing(target).stat().st_dev
+    except OSError:
+        return False
+
+
+def _room(target: Path) -> tuple[int, int | None]:
+    """Free bytes and inodes for this user; None where the filesystem does not count inodes."""
+    try:
+        stat = os.statvfs(_existing(target))
+    except OSError as error:
+        raise volume_error(error, f"cannot look at {target}") from error
+    return stat.f_bavail * stat.f_frsize, stat.f_favail if stat.f_files else None
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.absolute().parents) if folder.exists())

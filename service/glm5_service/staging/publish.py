@@ -1,0 +1,136 @@
+"""Makes a finished build visible in one step, and removes what is no longer kept.
+
+Order: every file is verified and on disk; manifest; rename of the folder; rename of the link `current`. A reader that
+resolves `current` has a whole model at every moment, before, between and after.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.build import Build
+from glm5_service.staging.clock import Clock
+from glm5_service.staging.inuse import held_revisions
+from glm5_service.staging.lock import TargetLock
+from glm5_service.staging.manifest import MANIFEST_NAME, FileRecord, Manifest, read_manifest
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import Listing
+from glm5_service.staging.verify import check_structure
+from glm5_service.staging.volume import Volume, sync_folder, volume_error, write_durably
+
+
+def publish(
+    settings: StagingSettings, listing: Listing, volume: Volume, build: Build, lock: TargetLock
+) -> Manifest:
+    """Check the structure of the build, write its manifest and make it current. Raises StagingError."""
+    names = [file.name for file in listing.files]
+    summary = check_structure(build.folder, names, settings.architecture)
+    records = [_verified(build, name) for name in names]
+    manifest = Manifest(
+        source=listing.source,
+        tokenizer_source=settings.tokenizer_source,
+        quantisation=settings.quantisation,
+        revision=listing.revision,
+        files=records,
+        gguf=summary,
+        staged_at=datetime.now(UTC),
+    )
+    lock.check()
+    try:
+        _drop_strangers(build.folder, names)
+        write_durably(
+            build.folder / MANIFEST_NAME, manifest.model_dump_json(indent=1), nonce=lock.owner.nonce
+        )
+        final = _free_name(volume, listing.revision)
+        build.folder.rename(final)
+        sync_folder(volume.revisions)
+    except OSError as error:
+        raise volume_error(error, "cannot publish the model") from error
+    switch(volume, final, lock)
+    build.discard_records()
+    return manifest
+
+
+def switch(volume: Volume, revision: Path, lock: TargetLock) -> None:
+    """Point `current` at a published revision, in one step."""
+    lock.check()
+    link = volume.target / f".current.{lock.owner.nonce}"
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(revision, volume.target))
+        link.replace(volume.current)
+        sync_folder(volume.target)
+    except OSError as error:
+        raise volume_error(error, "cannot switch to the model") from error
+
+
+def prune(volume: Volume, keep: int, lock: TargetLock, clock: Clock, stop: threading.Event) -> list[str]:
+    """Remove revisions beyond the `keep` newest and folders that are no model; returns the names of those gone.
+
+    The current revision and those in use always stay.
+    """
+    current = volume.current_revision()
+    manifests = {folder: read_manifest(folder) for folder in volume.revisions.iterdir()}
+    models = [folder for folder, manifest in manifests.items() if manifest is not None]
+    models.sort(key=lambda folder: (folder.resolve() != current, -_age_key(manifests[folder])))
+    doomed = [*models[keep:], *(folder for folder, manifest in manifests.items() if manifest is None)]
+    held = held_revisions(volume, {folder.name for folder in doomed}, clock, stop) if doomed else set()
+    gone = []
+    for folder in doomed:
+        if folder.name in held or folder.resolve() == current:
+            continue
+        lock.check()
+        trash = volume.staging / f"trash.{folder.name}"
+        try:
+            # out of sight first, so that no reader meets half of it
+            folder.rename(trash)
+            shutil.rmtree(trash)
+        except OSError as error:
+            raise volume_error(error, f"cannot remove {folder}") from error
+        gone.append(folder.name)
+    return gone
+
+
+def sweep(volume: Volume) -> None:
+    """Remove what earlier runs left: partial files of other models, links and folders that were never renamed."""
+    for path in (
+        *volume.partials.iterdir(),
+        *volume.staging.glob("probe.*"),
+        *volume.target.glob(".current.*"),
+    ):
+        path.unlink(missing_ok=True)
+    for folder in volume.staging.glob("trash.*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _age_key(manifest: Manifest | None) -> float:
+    return manifest.staged_at.timestamp() if manifest is not None else 0.0
+
+
+def _verified(build: Build, name: str) -> FileRecord:
+    record = build.record(name)
+    if record is None:
+        raise StagingError(
+            Reason.CORRUPT, "file changed after it was verified", name, expected="nobody else writes"
+        )
+    return record
+
+
+def _drop_strangers(folder: Path, names: list[str]) -> None:
+    """A revision holds what its listing names and nothing else."""
+    for path in folder.iterdir():
+        if path.name not in names:
+            path.unlink()
+
+
+def _free_name(volume: Volume, revision: str) -> Path:
+    """The revision's folder; a repaired one is published beside the damaged one, which readers may still have."""
+    number = 1
+    while (path := volume.revisions / (revision if number == 1 else f"{revision}-{number}")).exists():
+        number += 1
+    return path

@@ -1,0 +1,79 @@
+"""What every source offers. A source knows one place; choosing among its files is `listing`'s work."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Protocol
+
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.http import Http, Target
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import RemoteFile
+
+SMALL_FILE_BYTES = 4 << 20
+
+
+class Stream(Protocol):
+    """Bytes of one file, in order. `whole`: they start at byte 0 although a later range was asked for."""
+
+    whole: bool
+
+    def read(self, limit: int) -> bytes: ...
+
+    def close(self, *, finished: bool) -> None: ...
+
+    def abort(self) -> None:
+        """End a read that waits in another thread."""
+
+
+class Source(ABC):
+    """One place with files. `label` names it and is safe to log and to store."""
+
+    label: str
+    remote = True
+
+    @abstractmethod
+    def entries(self) -> list[RemoteFile]:
+        """All candidate files; `name` is the path below the place asked for."""
+
+    @abstractmethod
+    def open(self, file: RemoteFile, start: int, end: int) -> Stream:
+        """Bytes [start, end); raises Transient, SourceChanged or StagingError."""
+
+    def complete(self, file: RemoteFile) -> RemoteFile:
+        """The file with what only a question about it alone tells (digest, ETag)."""
+        return file
+
+    def read_small(self, file: RemoteFile) -> bytes:
+        """All bytes of a small file such as a list of checksums."""
+        if file.size > SMALL_FILE_BYTES:
+            raise StagingError(
+                Reason.REFUSED,
+                f"size of {file.name}",
+                file.size,
+                expected=f"at most {SMALL_FILE_BYTES} bytes",
+            )
+        stream, data = self.open(file, 0, file.size), b""
+        try:
+            while len(data) < file.size and (chunk := stream.read(file.size - len(data))):
+                data += chunk
+        finally:
+            with suppress(OSError):
+                stream.close(finished=False)
+        return data
+
+
+class HttpSource(Source):
+    """A source whose files are read over HTTP; a scheme adds its listing and how a file is addressed."""
+
+    def __init__(self, settings: StagingSettings) -> None:
+        self.settings = settings
+        self.http = Http(settings)
+
+    @abstractmethod
+    def locate(self, file: RemoteFile, fresh: bool) -> Target:
+        """Address and credentials of a file; `fresh` after credentials were refused."""
+
+    def open(self, file: RemoteFile, start: int, end: int) -> Stream:
+        return self.http.open_range(lambda fresh: self.locate(file, fresh), file, start, end)

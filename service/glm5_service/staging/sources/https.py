@@ -1,0 +1,97 @@
+"""https://host/folder/file.gguf or https://host/folder/: a plain web server.
+
+A server lists nothing, so a file stands for all splits its name implies, and a folder needs a SHA256SUMS file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from glm5_service.errors import SettingsError
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.checksums import SUMS_NAME, parse_sums
+from glm5_service.staging.http import CONTENT_RANGE, Target, origin, public_url
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
+from glm5_service.staging.secrets import bearer
+from glm5_service.staging.sources.base import SMALL_FILE_BYTES, HttpSource
+
+UNKNOWN_SIZE = 0
+
+
+class HttpsSource(HttpSource):
+    """Files beside each other on a web server. `key` is a file's address."""
+
+    def __init__(self, uri: str, settings: StagingSettings) -> None:
+        super().__init__(settings)
+        self._uri = uri
+        self.label = public_url(uri)
+        if not urlsplit(uri).hostname:
+            raise SettingsError("source address", self.label, expected="https://host/path")
+
+    def entries(self) -> list[RemoteFile]:
+        """Splits implied by the name, and what SHA256SUMS lists; sizes come with `complete`."""
+        sums = self._sums()
+        names = dict.fromkeys([*self._implied(), *sums])
+        if not names:
+            raise StagingError(
+                Reason.NOT_FOUND, f"{SUMS_NAME} in folder", self.label, expected="a list of its files"
+            )
+        return [
+            RemoteFile(
+                name,
+                UNKNOWN_SIZE,
+                self._address(name),
+                Digest("sha256", sums[name]) if name in sums else None,
+            )
+            for name in names
+        ]
+
+    def complete(self, file: RemoteFile) -> RemoteFile:
+        """Size and ETag, asked with a range of one byte: that also works where HEAD does not."""
+        response = self.http.send_authorised(
+            "GET", lambda fresh: self.locate(file, fresh), {"Range": "bytes=0-0"}, accept=(416,)
+        )
+        headers = response.headers
+        response.close()
+        match = CONTENT_RANGE.match(headers.get("Content-Range", ""))
+        total = match[3] if response.status == 206 and match else headers.get("Content-Length", "*")
+        if response.status == 416 or not total.isdigit():
+            raise StagingError(
+                Reason.REFUSED, f"size of {file.name}", total, expected="Content-Length or Content-Range"
+            )
+        return replace(file, size=int(total), etag=headers.get("ETag") or headers.get("Last-Modified"))
+
+    def locate(self, file: RemoteFile, fresh: bool) -> Target:
+        same = origin(file.key) == origin(self._uri)
+        return Target(file.key, bearer(self.settings.http.token) if same else {})
+
+    def _implied(self) -> list[str]:
+        name = unquote(urlsplit(self._uri).path.rpartition("/")[2])
+        match = SPLIT_NAME.match(name)
+        if match is None:
+            return [name] if name else []
+        return [
+            f"{match['stem']}-{number:05d}-of-{match['count']}.gguf"
+            for number in range(1, int(match["count"]) + 1)
+        ]
+
+    def _address(self, name: str) -> str:
+        parts = urlsplit(urljoin(self._uri, quote(name)))
+        # a query (a signature, a version) belongs to every file of the folder
+        return parts._replace(query=urlsplit(self._uri).query).geturl()
+
+    def _sums(self) -> dict[str, str]:
+        listed = RemoteFile(SUMS_NAME, UNKNOWN_SIZE, self._address(SUMS_NAME))
+        try:
+            response = self.http.send_authorised("GET", lambda fresh: self.locate(listed, fresh))
+        except StagingError as error:
+            # stores without the right to list answer 403 for what does not exist
+            if error.reason in (Reason.NOT_FOUND, Reason.UNAUTHORIZED) and self._implied():
+                return {}
+            raise
+        try:
+            return parse_sums(response.read(SMALL_FILE_BYTES), self.label)
+        finally:
+            response.close()

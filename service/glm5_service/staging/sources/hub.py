@@ -1,0 +1,93 @@
+"""hf://org/repo[@revision][/folder, file or pattern]: one question to the Hub API tells sizes and digests.
+
+The Hub's own client is not used: its answer is one JSON document, and asked through our HTTP it obeys the same
+time-outs, certificates, proxy and rules for secrets as the transfer itself. Tests compare both clients.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import quote, urlsplit
+
+from glm5_service.errors import SettingsError
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.http import Target
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
+from glm5_service.staging.secrets import bearer
+from glm5_service.staging.sources.base import HttpSource
+
+
+@dataclass(frozen=True)
+class HubAddress:
+    """The parts of an hf:// address."""
+
+    repo: str
+    revision: str
+    path: str
+
+
+def parse_address(uri: str) -> HubAddress:
+    """Take an hf:// address apart; `@` ends the repository, a revision with slashes is written with %2F."""
+    parts = uri.removeprefix("hf://").split("/", 2)
+    if len(parts) < 2 or not all(parts[:2]):
+        raise SettingsError("Hub address", uri, expected="hf://org/repo[@revision][/folder or pattern]")
+    name, _, revision = parts[1].partition("@")
+    return HubAddress(f"{parts[0]}/{name}", revision or "main", parts[2].strip("/") if len(parts) > 2 else "")
+
+
+class HubSource(HttpSource):
+    """A repository of a Hub, at the commit its revision pointed to when it was listed."""
+
+    def __init__(self, uri: str, settings: StagingSettings) -> None:
+        super().__init__(settings)
+        self._address = parse_address(uri)
+        self._endpoint = settings.hub.endpoint.rstrip("/")
+        self._commit = self._address.revision
+        self.label = uri
+        if urlsplit(self._endpoint).scheme not in ("http", "https"):
+            raise SettingsError("Hub endpoint", self._endpoint, expected="https://host")
+
+    def entries(self) -> list[RemoteFile]:
+        """Files below the folder (or matching the pattern), and those of the root for tokenizer and config."""
+        address = self._address
+        revision = address.revision if "%" in address.revision else quote(address.revision, safe="")
+        url = f"{self._endpoint}/api/models/{address.repo}/revision/{revision}?blobs=true"
+        response = self.http.send_authorised("GET", lambda _: self._target(url))
+        try:
+            answer = json.loads(response.data)
+            self._commit = answer["sha"]
+            files = [self._entry(item) for item in answer["siblings"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise StagingError(
+                Reason.REFUSED, "answer of the Hub API", self._endpoint, expected="a repository's file list"
+            ) from error
+        return [file for file in files if self._is_asked_for(file.key)]
+
+    def locate(self, file: RemoteFile, fresh: bool) -> Target:
+        return self._target(f"{self._endpoint}/{self._address.repo}/resolve/{self._commit}/{quote(file.key)}")
+
+    def _target(self, url: str) -> Target:
+        # the token file is read for every request, so a rotated token is seen without asking for `fresh`
+        return Target(url, bearer(self.settings.hub.token))
+
+    def _is_asked_for(self, path: str) -> bool:
+        wanted = self._address.path
+        if not wanted or ("/" not in path and not path.endswith(".gguf")):
+            return True
+        if match := SPLIT_NAME.match(wanted):
+            # one split stands for its set
+            wanted = f"{match['stem']}-?????-of-{match['count']}.gguf"
+        return fnmatchcase(path, wanted) or path.startswith(f"{wanted}/")
+
+    @staticmethod
+    def _entry(item: dict[str, object]) -> RemoteFile:
+        path, size, lfs = str(item["rfilename"]), item.get("size"), item.get("lfs")
+        if isinstance(lfs, dict):
+            return RemoteFile(path, int(lfs["size"]), path, Digest("sha256", str(lfs["sha256"])))
+        if not isinstance(size, int):
+            raise TypeError(f"size of {path}: {size}")
+        blob = item.get("blobId")
+        return RemoteFile(path, size, path, Digest("git-sha1", str(blob)) if blob else None)

@@ -1,0 +1,94 @@
+"""file:///path: a folder, or one file of a set, on a volume that is already mounted."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from glm5_service.staging.faults import SourceChanged
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import SPLIT_NAME, RemoteFile
+from glm5_service.staging.sources.base import Source, Stream
+
+
+class LocalSource(Source):
+    """Files of a folder; one file stands for its whole split set. `key` is a file's path."""
+
+    remote = False
+
+    def __init__(self, uri: str) -> None:
+        self.label = uri
+        self._path = Path(unquote(urlsplit(uri).path))
+
+    def entries(self) -> list[RemoteFile]:
+        path = self._path
+        folder = path if path.is_dir() else path.parent
+        try:
+            found = sorted(item for item in folder.rglob("*") if item.is_file())
+            files = [self._entry(item, folder) for item in found]
+        except OSError as error:
+            raise StagingError(Reason.VOLUME_FAULT, f"cannot list {folder}", error.strerror) from error
+        if path.is_dir():
+            return files
+        if not path.exists():
+            raise StagingError(Reason.NOT_FOUND, "no such file or folder", path)
+        return [file for file in files if _belongs(file, path)]
+
+    def open(self, file: RemoteFile, start: int, end: int) -> Stream:
+        try:
+            fd = os.open(file.key, os.O_RDONLY)
+        except OSError as error:
+            raise _fault(error, file) from error
+        if _version(os.fstat(fd)) != file.etag:
+            os.close(fd)
+            raise SourceChanged(file.name, "size, mtime or inode differ")
+        return LocalStream(fd, start, file)
+
+    @staticmethod
+    def _entry(path: Path, folder: Path) -> RemoteFile:
+        stat = path.stat()
+        return RemoteFile(str(path.relative_to(folder)), stat.st_size, str(path), etag=_version(stat))
+
+
+class LocalStream:
+    """Bytes of a local file from `position` on."""
+
+    whole = False
+
+    def __init__(self, fd: int, position: int, file: RemoteFile) -> None:
+        self._fd, self._position, self._file = fd, position, file
+
+    def read(self, limit: int) -> bytes:
+        try:
+            data = os.pread(self._fd, min(limit, 1 << 20), self._position)
+        except OSError as error:
+            raise _fault(error, self._file) from error
+        self._position += len(data)
+        return data
+
+    def close(self, *, finished: bool) -> None:
+        os.close(self._fd)
+
+    def abort(self) -> None:
+        """A local read does not wait."""
+
+
+def _version(stat: os.stat_result) -> str:
+    return f"{stat.st_mtime_ns}-{stat.st_ino}-{stat.st_size}"
+
+
+def _belongs(file: RemoteFile, chosen: Path) -> bool:
+    """True for the chosen file, the other splits of its set, and everything that is no GGUF."""
+    if not file.is_gguf or file.key == str(chosen):
+        return True
+    mine, its = SPLIT_NAME.match(chosen.name), SPLIT_NAME.match(file.name)
+    return bool(mine and its and (mine["stem"], mine["count"]) == (its["stem"], its["count"]))
+
+
+def _fault(error: OSError, file: RemoteFile) -> StagingError:
+    reason = {errno.ENOENT: Reason.NOT_FOUND, errno.EACCES: Reason.UNAUTHORIZED}.get(
+        error.errno or 0, Reason.VOLUME_FAULT
+    )
+    return StagingError(reason, f"cannot read {file.key}", error.strerror)

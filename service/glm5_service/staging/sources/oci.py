@@ -1,0 +1,121 @@
+"""oci://host/repository[:tag][@digest]: an artifact whose layers are the files, named by their title annotation.
+
+Speaks the OCI distribution API: one manifest, and a token where the registry asks for one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from urllib.parse import urlencode, urlsplit
+
+from urllib3.response import BaseHTTPResponse
+
+from glm5_service.errors import SettingsError
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.http import Target
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import Digest, RemoteFile
+from glm5_service.staging.secrets import registry_login
+from glm5_service.staging.sources.base import HttpSource
+
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+)
+TITLE_KEYS = ("org.opencontainers.image.title", "org.cncf.model.filepath")
+_ADDRESS = re.compile(
+    r"^oci://(?P<host>[^/]+)/(?P<repo>[a-z0-9._/-]+?)(:(?P<tag>[\w.-]+))?(@(?P<digest>sha256:[0-9a-f]{64}))?$"
+)
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+class OciSource(HttpSource):
+    """The layers of one manifest. `key` is a layer's digest."""
+
+    def __init__(self, uri: str, settings: StagingSettings) -> None:
+        super().__init__(settings)
+        match = _ADDRESS.match(uri)
+        if match is None:
+            raise SettingsError("OCI address", uri, expected="oci://host/repository[:tag][@sha256:...]")
+        self._host, self._repo = match["host"], match["repo"]
+        self._tag, self._digest = match["tag"] or "latest", match["digest"]
+        self._base = f"{'http' if settings.oci.plain_http else 'https'}://{self._host}"
+        self._authorization: dict[str, str] = {}
+        self.label = uri
+
+    def entries(self) -> list[RemoteFile]:
+        manifest = self._manifest()
+        layers = manifest.get("layers")
+        if not isinstance(layers, list):
+            raise StagingError(
+                Reason.NOT_A_MODEL, "manifest has no layers", self.label, expected="an artifact manifest"
+            )
+        files = []
+        for layer in layers:
+            annotations = layer.get("annotations") or {}
+            title = next((annotations[key] for key in TITLE_KEYS if key in annotations), None)
+            if title is None:
+                raise StagingError(
+                    Reason.NOT_A_MODEL, "layer without a title", layer.get("digest"), expected=TITLE_KEYS[0]
+                )
+            digest = str(layer["digest"])
+            files.append(
+                RemoteFile(str(title), int(layer["size"]), digest, Digest("sha256", digest.split(":")[1]))
+            )
+        return files
+
+    def locate(self, file: RemoteFile, fresh: bool) -> Target:
+        url = f"{self._base}/v2/{self._repo}/blobs/{file.key}"
+        if fresh:
+            self._log_in(url)
+        return Target(url, self._authorization)
+
+    def _manifest(self) -> dict[str, object]:
+        url = f"{self._base}/v2/{self._repo}/manifests/{self._digest or self._tag}"
+
+        def target(fresh: bool) -> Target:
+            if fresh:
+                self._log_in(url)
+            return Target(url, self._authorization)
+
+        data = self.http.send_authorised("GET", target, {"Accept": MANIFEST_TYPES}).data
+        if self._digest and self._digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
+            raise StagingError(Reason.CORRUPT, "digest of the manifest", self.label, expected=self._digest)
+        try:
+            return dict(json.loads(data))
+        except ValueError as error:
+            raise StagingError(Reason.REFUSED, "manifest", self.label, expected="JSON") from error
+
+    def _log_in(self, url: str) -> None:
+        """Answer the registry's challenge: basic credentials, or a token bought with them."""
+        login = registry_login(self.settings.oci.auth_file, self._host)
+        basic = {"Authorization": f"Basic {login}"} if login else {}
+        challenge = self._challenge(url)
+        scheme, fields = challenge.partition(" ")[0].lower(), dict(_CHALLENGE.findall(challenge))
+        if scheme == "bearer" and fields.get("realm"):
+            self._authorization = {"Authorization": f"Bearer {self._token(fields, basic)}"}
+        else:
+            self._authorization = basic
+
+    def _challenge(self, url: str) -> str:
+        response: BaseHTTPResponse = self.http.send(
+            "GET", Target(url), {"Accept": MANIFEST_TYPES}, accept=(401,)
+        )
+        response.close()
+        return response.headers.get("WWW-Authenticate", "")
+
+    def _token(self, fields: dict[str, str], basic: dict[str, str]) -> str:
+        realm = fields["realm"]
+        if urlsplit(realm).scheme != "https" and not self.settings.oci.plain_http:
+            raise StagingError(Reason.UNTRUSTED, "token service of the registry", realm, expected="https")
+        scope = fields.get("scope", f"repository:{self._repo}:pull")
+        query = {"scope": scope, **({"service": fields["service"]} if "service" in fields else {})}
+        answer = self.http.send("GET", Target(f"{realm}?{urlencode(query)}", basic)).data
+        try:
+            token = json.loads(answer)
+            return str(token.get("token") or token["access_token"])
+        except (ValueError, KeyError, AttributeError) as error:
+            raise StagingError(
+                Reason.REFUSED, "token service of the registry", realm, expected="a token"
+            ) from error

@@ -1,0 +1,147 @@
+"""s3://bucket/prefix: listed with boto3, read over presigned addresses by the same HTTP as everything else.
+
+Digest of an object: its SHA-256 checksum if it has one, else what its ETag is the MD5 of.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
+
+from glm5_service.errors import SettingsError
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.faults import Transient
+from glm5_service.staging.http import Target
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import Digest, RemoteFile
+from glm5_service.staging.sources.base import HttpSource
+
+URL_LIFETIME_SECONDS = 3600
+_ETAG = re.compile(r'^"(?P<hex>[0-9a-f]{32})(-(?P<parts>\d+))?"$')
+
+
+class S3Source(HttpSource):
+    """Objects under a prefix of a bucket. `key` is the object's key."""
+
+    def __init__(self, uri: str, settings: StagingSettings) -> None:
+        super().__init__(settings)
+        parts = urlsplit(uri)
+        self._bucket, self._prefix = parts.netloc, parts.path.lstrip("/")
+        self.label = uri
+        if not self._bucket:
+            raise SettingsError("S3 address", uri, expected="s3://bucket/prefix")
+        self._client = self._connect()
+
+    def entries(self) -> list[RemoteFile]:
+        base = (
+            self._prefix
+            if self._prefix.endswith("/") or not self._prefix
+            else self._prefix.rpartition("/")[0] + "/"
+        )
+        base = "" if base == "/" else base
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix
+        )
+        found = self._ask(lambda: [item for page in pages for item in page.get("Contents", [])])
+        files = [RemoteFile(item["Key"].removeprefix(base), item["Size"], item["Key"]) for item in found]
+        # a prefix without its slash names a folder; a name that merely starts alike is another model
+        folder = f"{self._prefix.removeprefix(base)}/"
+        if any(file.name.startswith(folder) for file in files):
+            files = [replace(f, name=f.name.removeprefix(folder)) for f in files if f.name.startswith(folder)]
+        return [file for file in files if not file.key.endswith("/")]
+
+    def complete(self, file: RemoteFile) -> RemoteFile:
+        head = self._head(file, ChecksumMode="ENABLED")
+        digest = file.digest or _checksum(head) or self._etag_digest(file, head)
+        return replace(file, size=head["ContentLength"], digest=digest, etag=head["ETag"])
+
+    def locate(self, file: RemoteFile, fresh: bool) -> Target:
+        if fresh:
+            self._client = self._connect()
+        params = {"Bucket": self._bucket, "Key": file.key}
+        return Target(
+            self._ask(
+                lambda: str(
+                    self._client.generate_presigned_url(
+                        "get_object", Params=params, ExpiresIn=URL_LIFETIME_SECONDS
+                    )
+                )
+            )
+        )
+
+    def _etag_digest(self, file: RemoteFile, head: dict[str, Any]) -> Digest | None:
+        match = _ETAG.match(head["ETag"])
+        if match is None or head.get("ServerSideEncryption") == "aws:kms" or head.get("SSECustomerAlgorithm"):
+            return None
+        if match["parts"] is None:
+            return Digest("md5", match["hex"])
+        part = self._head(file, PartNumber=1)["ContentLength"]
+        if -(-head["ContentLength"] // part) != int(match["parts"]):
+            return None
+        return Digest("s3-parts", f"{match['hex']}-{match['parts']}", part)
+
+    def _head(self, file: RemoteFile, **more: object) -> dict[str, Any]:
+        return dict(self._ask(lambda: self._client.head_object(Bucket=self._bucket, Key=file.key, **more)))
+
+    def _connect(self) -> Any:
+        s3, http, settings = self.settings.s3, self.settings.http, self.settings
+        options: dict[str, object] = {"s3": {"addressing_style": "path"}} if s3.endpoint else {}
+        if s3.anonymous:
+            options["signature_version"] = UNSIGNED
+        elif s3.endpoint:
+            options["signature_version"] = "s3v4"
+        config = Config(
+            connect_timeout=settings.connect_seconds,
+            read_timeout=settings.stall_seconds,
+            retries={"total_max_attempts": 1},
+            proxies={"http": http.proxy, "https": http.proxy} if http.proxy else None,
+            **options,  # type: ignore[arg-type]
+        )
+        # a session of its own reads credential files again, which is the point after a refusal
+        return boto3.session.Session().client(
+            "s3",
+            endpoint_url=s3.endpoint,
+            region_name=s3.region or ("us-east-1" if s3.endpoint else None),
+            verify=str(http.ca_file) if http.ca_file else None,
+            config=config,
+        )
+
+    def _ask(self, question: Any) -> Any:
+        where = f"s3://{self._bucket}"
+        try:
+            return question()
+        except NoCredentialsError as error:
+            raise StagingError(Reason.UNAUTHORIZED, "no S3 credentials for", where) from error
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            code = error.response.get("Error", {}).get("Code", "")
+            raise _refusal(status, f"{status} {code} from {where}") from error
+        except HTTPClientError as error:
+            raise Transient(Reason.UNREACHABLE, f"{type(error).__name__} from {where}") from error
+        except BotoCoreError as error:
+            raise StagingError(Reason.REFUSED, f"S3 client of {where}", type(error).__name__) from error
+
+
+def _checksum(head: dict[str, Any]) -> Digest | None:
+    value = head.get("ChecksumSHA256")
+    if not value or "-" in value or head.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
+        return None
+    return Digest("sha256", base64.b64decode(value).hex())
+
+
+def _refusal(status: int, value: str) -> Exception:
+    if status in (401, 403):
+        return StagingError(Reason.UNAUTHORIZED, "source refused the credentials", value)
+    if status == 404:
+        return StagingError(Reason.NOT_FOUND, "source has no such bucket or object", value)
+    if status == 429 or status >= 500:
+        return Transient(Reason.THROTTLED if status in (429, 503) else Reason.UNREACHABLE, value)
+    return StagingError(Reason.REFUSED, "source refused the request", value)

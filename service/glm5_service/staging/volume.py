@@ -1,0 +1,112 @@
+"""The folders of a target on the model volume, and the few file operations that must survive a crash.
+
+target/current -> revisions/<revision>      what readers open; replaced by rename
+target/revisions/<revision>/                a whole model with its manifest.json; never changed once visible
+target/in-use/                              leases of readers
+target/.staging/                            lock, partial files, the revision being built
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from glm5_service.staging.reasons import Reason, StagingError
+
+_REASONS = {
+    errno.ENOSPC: Reason.OUT_OF_SPACE,
+    errno.EDQUOT: Reason.OUT_OF_SPACE,
+    errno.EROFS: Reason.READ_ONLY,
+    errno.EACCES: Reason.READ_ONLY,
+    errno.EPERM: Reason.READ_ONLY,
+}
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Paths below one target."""
+
+    target: Path
+
+    @property
+    def current(self) -> Path:
+        return self.target / "current"
+
+    @property
+    def revisions(self) -> Path:
+        return self.target / "revisions"
+
+    @property
+    def in_use(self) -> Path:
+        return self.target / "in-use"
+
+    @property
+    def staging(self) -> Path:
+        return self.target / ".staging"
+
+    @property
+    def locks(self) -> Path:
+        return self.staging / "lock"
+
+    @property
+    def partials(self) -> Path:
+        return self.staging / "partial"
+
+    @property
+    def builds(self) -> Path:
+        return self.staging / "build"
+
+    def build(self, revision: str) -> Path:
+        """Where a revision is put together; verified files only."""
+        return self.builds / revision
+
+    def current_revision(self) -> Path | None:
+        """The folder that `current` points to, if it does."""
+        try:
+            resolved = self.current.resolve(strict=True)
+        except (OSError, RuntimeError):
+            return None
+        return resolved if resolved.is_dir() else None
+
+    def prepare(self) -> None:
+        """Make the working folders and prove that this user may write; raises StagingError."""
+        try:
+            for folder in (self.revisions, self.in_use, self.locks, self.partials, self.builds):
+                folder.mkdir(parents=True, exist_ok=True)
+            probe = self.staging / f"probe.{os.getpid()}"
+            probe.write_bytes(b"probe")
+            probe.unlink()
+        except OSError as error:
+            raise volume_error(error, f"cannot write to {self.target}") from error
+
+
+def volume_error(error: OSError, what: str) -> StagingError:
+    """The operating system's refusal as a reason a person can act on."""
+    reason = _REASONS.get(error.errno or 0, Reason.VOLUME_FAULT)
+    return StagingError(reason, what, error.strerror or str(error))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # some network filesystems cannot sync a folder; they order names by themselves
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+def write_durably(path: Path, text: str, *, nonce: str) -> None:
+    """Replace `path` by `text` in one step, durable when this returns."""
+    temporary = path.with_name(f".{path.name}.{nonce}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
