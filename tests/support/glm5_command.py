@@ -41,10 +41,12 @@ def start_glm5(*arguments: object, fake: bool = True, **environment: str) -> sub
     )
 
 
-def wait_for_json(path: Path, timeout: float = 20) -> dict[str, Any]:
-    """The content of a JSON file, once it is there."""
+def wait_for_json(path: Path, process: subprocess.Popen[str], timeout: float = 20) -> dict[str, Any]:
+    """The content of a JSON file, once it is there; fails if the process that shall write it ends first."""
     deadline = time.monotonic() + timeout
     while not path.exists():
+        ended = process.poll() is not None and not path.exists()
+        assert not ended, f"{path} did not appear, ended with {process.returncode}: {process.stdout.read()}"
         assert time.monotonic() < deadline, f"{path} did not appear in {timeout} s"
         time.sleep(0.02)
     content: dict[str, Any] = json.loads(path.read_text())

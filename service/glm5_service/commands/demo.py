@@ -14,7 +14,7 @@ import click
 @click.option("--question", default=None, help="What to ask.")
 @click.option("--keep", is_flag=True, help="Keep serving afterwards.")
 @click.option("--url", default=None, help="Ask a server that already runs, such as http://127.0.0.1:8000/v1.")
-def command(  # noqa: PLR0917  click calls it by keyword
+def command(
     model: Path | None, host: str, port: int | None, question: str | None, keep: bool, url: str | None
 ) -> int:
     """Serve MODEL, ask it a question and show how it answers."""

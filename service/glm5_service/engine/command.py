@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, GatePolicy
 from glm5_service.engine.inspect import ModelFacts
 from glm5_service.settings import Settings
 
@@ -30,8 +31,14 @@ class EngineCommand:
     secrets: Mapping[str, str]
 
 
-def engine_command(settings: Settings, model: ModelFacts, profile: Profile) -> EngineCommand:
-    """The command that serves `model`: the plugin's entry, then what would follow `vllm serve`."""
+GATE = "glm5_service.api.gate.Gate"
+
+
+def engine_command(settings: Settings, model: ModelFacts, profile: Profile, token: str) -> EngineCommand:
+    """The command that serves `model`: the plugin's entry, then what would follow `vllm serve`.
+
+    `token` opens the API's inner routes to the parts of this pod.
+    """
     engine = settings.engine
     flags: dict[str, object | None] = {
         "--host": engine.host,
@@ -49,6 +56,7 @@ def engine_command(settings: Settings, model: ModelFacts, profile: Profile) -> E
         "--chat-template": settings.model.chat_template,
         "--tool-call-parser": engine.tool_call_parser,
         "--reasoning-parser": engine.reasoning_parser,
+        "--middleware": GATE if settings.api.gate else None,
     }
     argv = [sys.executable, "-m", "glm5_vllm.serve", str(model.path)]
     for flag, value in flags.items():
@@ -56,6 +64,8 @@ def engine_command(settings: Settings, model: ModelFacts, profile: Profile) -> E
             argv += [flag, str(value)]
     if engine.enforce_eager if engine.enforce_eager is not None else profile == "cpu":
         argv.append("--enforce-eager")
+    if settings.api.gate:
+        argv.append("--disable-uvicorn-access-log")  # the gate's own line carries the request id
     if engine.tool_call_parser:
         argv.append("--enable-auto-tool-choice")
     environment = _QUIET | {
@@ -66,4 +76,7 @@ def engine_command(settings: Settings, model: ModelFacts, profile: Profile) -> E
     if profile == "cpu":
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(engine.cpu_kv_cache_gib)
     secrets = {"VLLM_API_KEY": engine.api_key.get_secret_value()} if engine.api_key else {}
+    if settings.api.gate:
+        routes = PUBLIC_ROUTES + tuple(settings.api.extra_routes)
+        secrets[VARIABLE] = GatePolicy(token, routes, settings.api.max_body_bytes).to_json()
     return EngineCommand((*argv, *engine.extra_args), environment, secrets)

@@ -61,6 +61,7 @@ class GgufFacts(_Report):
     tensors: int
     bytes: int
     context_length: int | None = None
+    types: dict[str, Placed] = {}
     load: Placed
     refused: list[Refused] = []
 
@@ -72,6 +73,7 @@ class ModelFacts(BaseModel):
 
     path: Path
     gguf: GgufFacts | None = None
+    architecture: str | None = None
 
 
 def locate(path: Path) -> Path:
@@ -101,7 +103,7 @@ def inspect_model(path: Path) -> ModelFacts:
     """Facts of the model at `path`; raises ModelError (exit code 4) if it cannot be served."""
     model = locate(path)
     if model.is_dir():
-        return ModelFacts(path=model)
+        return ModelFacts(path=model, architecture=_model_type(model / "config.json"))
     output = _run_plugin(model, as_json=True, capture=True)
     try:
         report = json.loads(output.stdout)
@@ -123,7 +125,17 @@ def inspect_model(path: Path) -> ModelFacts:
             first.name,
             remedy=f"{first.reason.rstrip('.')}. See `glm5 gguf inspect`.",
         )
-    return ModelFacts(path=model, gguf=facts)
+    return ModelFacts(path=model, gguf=facts, architecture=facts.architecture)
+
+
+def _model_type(config: Path) -> str | None:
+    try:
+        found = json.loads(config.read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(
+            "not a model configuration", config, expected="a JSON object", remedy=f"{error}."
+        ) from error
+    return str(found) if found else None
 
 
 def show(path: Path, *, as_json: bool) -> int:

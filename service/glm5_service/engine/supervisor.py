@@ -1,61 +1,190 @@
-"""Stays with the engine from start to end: forwards signals, keeps engine.json, maps its fate to an exit."""
+"""Stays with the engine from start to end: looks, judges, answers probes, drains, and maps its fate to an exit code.
+
+What is seen is folded by `observe`, judged by `health`, shown by `server`; this module only runs them in turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
+import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
+from glm5_service.engine import drain, logwatch, processes
+from glm5_service.engine.backend import check_backend
 from glm5_service.engine.command import EngineCommand
+from glm5_service.engine.health import Facts, Limits, Verdict, assess, canary_is_due
+from glm5_service.engine.observe import Observer
 from glm5_service.engine.process import EngineProcess, adopt_orphans
+from glm5_service.engine.server import Board, HealthServer
+from glm5_service.engine.status import Report
+from glm5_service.engine.vllm_api import VllmApi
 from glm5_service.errors import EngineError, ExitCode
-from glm5_service.rundir import EngineState, Phase, write_json
+from glm5_service.rundir import EngineState, RunDir, write
+from glm5_service.settings import Settings
 
+API_TIMEOUT_SECONDS = 3.0
+# looks that may be missed before the probes say that the supervisor itself stands still
+MISSED_LOOKS = 30
 log = logging.getLogger("glm5")
 
 
-class Supervisor:
-    """One run of the engine; `run` is 0 after a requested stop, EngineError if it ended itself."""
+@dataclass(frozen=True)
+class Launch:
+    """What is started: the command, how to reach it, and the state's constant part."""
 
-    def __init__(
-        self, command: EngineCommand, run_dir: Path, *, versions: dict[str, str], stop_seconds: float
-    ) -> None:
-        self._command, self._run_dir, self._versions = command, run_dir, versions
-        self._stop_seconds = stop_seconds
+    command: EngineCommand
+    api_url: str
+    token: str
+    identity: EngineState
+
+
+class Supervisor:
+    """One run of the engine; `run` is 0 after a requested stop, EngineError if the engine ended by itself."""
+
+    def __init__(self, launch: Launch, settings: Settings) -> None:
+        health, key = settings.health, settings.engine.api_key
+        self._launch, self._settings = launch, settings
+        self._limits = Limits(health.stall_seconds, health.compile_cap_seconds, health.canary_failures)
+        self._run_dir = RunDir(settings.run_dir)
+        self._api = VllmApi(
+            launch.api_url,
+            launch.token,
+            model=settings.engine.served_model_name,
+            api_key=key.get_secret_value() if key else None,
+            timeout=API_TIMEOUT_SECONDS,
+        )
+        self._log_facts = logwatch.LogFacts()
+        self._observer = Observer(Facts(time.monotonic()))
+        self._report = Report(launch.identity)
+        self._verdict = Verdict("starting", "the engine is started")
         self._stop = asyncio.Event()
         self._engine: EngineProcess | None = None
+        self._canary: asyncio.Task[None] | None = None
+        self._board = Board(self._state(), max(MISSED_LOOKS * health.poll_seconds, 30.0), time.monotonic())
 
     async def run(self) -> ExitCode:
-        """Start the engine, wait for its end or for a signal."""
+        """Start the engine, watch it until it ends or a signal comes, and drain."""
         adopt_orphans()
+        self._run_dir.clear()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        self._publish("starting")
-        environment = {**self._command.environment, **self._command.secrets}
-        self._engine = engine = EngineProcess(self._command.argv, environment, lambda line: None)
-        self._publish("starting")
+        server = HealthServer(self._board, self._settings.health.host, self._settings.health.port)
+        server.start()
+        command = self._launch.command
+        self._engine = engine = EngineProcess(
+            command.argv, {**command.environment, **command.secrets}, self._on_line
+        )
         log.info("engine started pid=%d", engine.pid)
+        self._judge()
         ended = asyncio.create_task(engine.wait())
+        watch = asyncio.create_task(self._watch())
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({ended, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                self._publish("draining")
-                engine.signal(signal.SIGTERM)
-                await asyncio.wait({ended}, timeout=self._stop_seconds)
-                if not ended.done():
-                    log.warning("engine did not stop in %g s, killed", self._stop_seconds)
-                    engine.kill()
-            code = await ended
+                await self._end(engine, ended)
+            self._observer.facts = replace(self._observer.facts, exit_code=await ended)
         finally:
-            stop.cancel()
+            for task in (stop, watch, self._canary):
+                if task:
+                    task.cancel()
             left = await asyncio.to_thread(engine.sweep)
             if left:
                 log.warning("killed what the engine left behind processes=%d", left)
-        return self._conclude(code)
+            await self._api.close()
+        self._judge()
+        server.stop()
+        return self._conclude(ended.result())
+
+    async def _end(self, engine: EngineProcess, ended: asyncio.Task[int]) -> None:
+        """Drain, then stop the engine; what does not stop in time is killed."""
+        was_serving = self._verdict.live and self._observer.facts.was_ready
+        self._observer.facts = replace(self._observer.facts, stop_requested=True)
+        self._judge()
+        if was_serving and self._settings.api.gate:
+            outcome = await drain.drain(self._api, self._settings.drain, ended.done)
+            drain.record(outcome, self._run_dir, self._settings.drain)
+            self._report.drain = outcome
+            self._judge()
+        engine.signal(signal.SIGTERM)
+        await asyncio.wait({ended}, timeout=self._settings.engine.stop_timeout_seconds)
+        if not ended.done():
+            log.warning("engine did not stop in %g s, killed", self._settings.engine.stop_timeout_seconds)
+            engine.kill()
+
+    async def _watch(self) -> None:
+        """Look at the engine once a poll."""
+        while True:
+            started = time.monotonic()
+            try:
+                await self._look()
+            except (
+                Exception
+            ):  # one failed look must not end the watch; a lasting fault shows as a stale board
+                log.exception("a look at the engine failed")
+            await asyncio.sleep(max(self._settings.health.poll_seconds - (time.monotonic() - started), 0.05))
+
+    async def _look(self) -> None:
+        assert self._engine is not None
+        sample, view = await asyncio.gather(
+            self._api.sample(), asyncio.to_thread(processes.look, self._engine.pid)
+        )
+        identity = self._launch.identity
+        attested = self._run_dir.attestations()
+        backend = check_backend(attested, identity.expected_backend, identity.ranks)
+        self._observer.look(
+            time.monotonic(), sample, view, self._log_facts, backend, self._run_dir.compile_marks()
+        )
+        self._report.attested = [record.backend for record in attested]
+        self._judge()
+        self._start_canary()
+
+    def _start_canary(self) -> None:
+        observer, health = self._observer, self._settings.health
+        if (self._canary is None or self._canary.done()) and canary_is_due(
+            observer.facts,
+            idle_seconds=health.canary_idle_seconds,
+            last_canary_at=observer.last_canary_at,
+            is_blind=observer.is_blind,
+        ):
+            self._canary = asyncio.create_task(self._ask_canary())
+
+    async def _ask_canary(self) -> None:
+        started = time.monotonic()
+        result = await self._api.canary(self._settings.health.canary_timeout_seconds)
+        self._observer.canary_done(time.monotonic(), started, result)
+        if result.error:
+            log.warning("canary failed error=%s seconds=%.3f", result.error, result.seconds)
+        await self._look()
+
+    def _judge(self) -> None:
+        """Assess the facts and show the verdict; a change of phase is logged and written to engine.json."""
+        facts = self._observer.facts
+        verdict = assess(facts, self._limits)
+        if verdict.ready and not facts.was_ready:
+            self._observer.facts = replace(facts, was_ready=True)
+        is_change = verdict.phase != self._verdict.phase or not self._run_dir.engine.exists()
+        self._verdict = verdict
+        state = self._state()
+        self._board.post(state)
+        if is_change or state.drain != self._report.written_drain:
+            write(self._run_dir.engine, state)
+            self._report.written_drain = state.drain
+        if is_change:
+            level = logging.WARNING if verdict.phase in ("stalled", "failed") else logging.INFO
+            log.log(level, "phase=%s reason=%r", verdict.phase, verdict.reason)
+
+    def _state(self) -> EngineState:
+        pid = self._engine.pid if self._engine else None
+        return self._report.state(self._verdict, self._observer, self._log_facts, pid, datetime.now(UTC))
+
+    def _on_line(self, line: str) -> None:
+        self._log_facts = logwatch.read_line(self._log_facts, line)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if not self._stop.is_set():
@@ -67,24 +196,15 @@ class Supervisor:
 
     def _conclude(self, code: int) -> ExitCode:
         if self._stop.is_set():
-            self._publish("stopped")
             log.info("engine stopped code=%d", code)
             return ExitCode.DONE
-        self._publish("failed")
-        fate = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        fate = f"exit code {code}"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                fate = f"killed by {signal.Signals(-code).name}"
         raise EngineError(
             "the engine ended by itself",
             fate,
             expected="it to run until told to stop",
             remedy="Read its log above.",
         )
-
-    def _publish(self, phase: Phase) -> None:
-        state = EngineState(
-            argv=list(self._command.argv),
-            pid=self._engine.pid if self._engine else None,
-            phase=phase,
-            since=datetime.now(UTC),
-            versions=self._versions,
-        )
-        write_json(self._run_dir / "engine.json", state.model_dump_json(indent=2))

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
+from glm5_service.settings.api import ApiSettings
 from glm5_service.settings.base import Port, Seconds, Section, Words
+from glm5_service.settings.operation import DrainSettings, HealthSettings, PreflightSettings, SidecarSettings
 from glm5_service.settings.staging import StagingSettings
 
 
@@ -58,7 +60,7 @@ class EngineSettings(Section):
     reasoning_parser: str | None = None
     """Parser of reasoning blocks, as vLLM names it (GLM-5: glm45)."""
     stop_timeout_seconds: Seconds = 30
-    """How long the engine may take to stop before it is killed."""
+    """How long the engine may take to stop, once no request runs, before it is killed."""
     extra_args: Words = Field(default=[])
     """Further arguments for `vllm serve`, passed on as they are; a string is split like a shell would."""
 
@@ -79,5 +81,10 @@ class Settings(Section):
     """Folder that outlives the pod: configuration and tokenizer built from the GGUF, compiled kernels."""
     model: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
+    api: ApiSettings = ApiSettings()
+    health: HealthSettings = HealthSettings()
+    drain: DrainSettings = DrainSettings()
+    preflight: PreflightSettings = PreflightSettings()
+    sidecar: SidecarSettings = SidecarSettings()
     log: LogSettings = LogSettings()
     staging: StagingSettings = StagingSettings()

@@ -11,7 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.support.glm5_command import start_glm5, wait_for_json
+from tests.support.glm5_command import wait_for_json
+from tests.support.serving import start_serving
 
 Serve = Callable[..., tuple["subprocess.Popen[str]", dict[str, Any]]]
 
@@ -23,11 +24,11 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     model = tmp_path / "good.gguf"
     model.write_text("good")
 
-    def start(behaviour: str, *arguments: object) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-        common = ("--run-dir", tmp_path, "--profile", "cpu", "--host", "127.0.0.1", "--port", 18998)
-        process = start_glm5("serve", model, *common, *arguments, FAKE_ENGINE=behaviour)
+    def start(behaviour: str, *pairs: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+        pairs = ("engine.profile=cpu", "preflight.enabled=false", *pairs)
+        process = start_serving(model, tmp_path, *pairs, fake=True, FAKE_ENGINE=behaviour).process
         running.append(process)
-        return process, wait_for_json(tmp_path / "started.json")
+        return process, wait_for_json(tmp_path / "started.json", process)
 
     yield start
     for process in running:
@@ -71,7 +72,7 @@ def test_killed_engine_is_exit_code_6(serve: Serve) -> None:
 
 def test_second_signal_ends_at_once(serve: Serve, tmp_path: Path) -> None:
     """An engine that ignores the first signal is killed by the second, long before the stop timeout."""
-    process, engine = serve("stubborn", "--set", "engine.stop_timeout_seconds=600")
+    process, engine = serve("stubborn", "engine.stop_timeout_seconds=600")
     process.send_signal(signal.SIGTERM)
     while _phase(tmp_path) != "draining":
         assert process.poll() is None
@@ -82,7 +83,7 @@ def test_second_signal_ends_at_once(serve: Serve, tmp_path: Path) -> None:
 
 def test_engine_that_does_not_stop_is_killed(serve: Serve) -> None:
     """After the stop timeout the engine is killed, and the requested stop is still a success."""
-    process, engine = serve("stubborn", "--set", "engine.stop_timeout_seconds=0.2")
+    process, engine = serve("stubborn", "engine.stop_timeout_seconds=0.2")
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
     assert not psutil.pid_exists(engine["pid"])
@@ -100,7 +101,7 @@ def test_leftover_processes_are_killed(serve: Serve, behaviour: str, code: int) 
 
 def test_engine_json_says_what_runs(serve: Serve, tmp_path: Path) -> None:
     """engine.json carries the command line, the pid and the versions, and no secret."""
-    _, engine = serve("obey", "--set", "engine.api_key=hunter2")
+    _, engine = serve("obey", "engine.api_key=hunter2")
     state = json.loads((tmp_path / "engine.json").read_text())
     assert state["argv"][3:] == engine["argv"]
     assert (state["pid"], state["phase"]) == (engine["pid"], "starting")

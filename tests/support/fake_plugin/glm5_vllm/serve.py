@@ -1,4 +1,7 @@
-"""Stands in for the engine: writes what it was started with, then does what FAKE_ENGINE says."""
+"""Stands in for the engine: writes what it was started with, then does what FAKE_ENGINE says.
+
+`serve` answers HTTP behind the real gate; the others only live and die.
+"""
 
 import json
 import os
@@ -9,6 +12,7 @@ import time
 from pathlib import Path
 
 behaviour = os.environ.get("FAKE_ENGINE", "obey")
+run_dir = Path(os.environ["GLM5_RUN_DIR"])
 facts = {"argv": sys.argv[1:], "pid": os.getpid(), "env": dict(os.environ)}
 orphan = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 if behaviour in ("leave-child", "crash-and-leave-child"):
@@ -17,11 +21,16 @@ if behaviour == "obey":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 elif behaviour == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-started = Path(os.environ["GLM5_RUN_DIR"]) / "started.json"
+started = run_dir / "started.json"
 started.with_suffix(".tmp").write_text(json.dumps(facts))
 started.with_suffix(".tmp").rename(started)
 print("engine says hello", flush=True)
 if behaviour.startswith("crash"):
     sys.exit(3)
+if behaviour == "serve":
+    from glm5_vllm.fake_api import main
+
+    main(sys.argv[1:], run_dir)
+    sys.exit(0)
 while True:
     time.sleep(60)

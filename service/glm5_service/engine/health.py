@@ -1,0 +1,159 @@
+"""Phase, readiness and liveness as a pure function of observed facts. Knows no clock, no process, no network.
+
+`observe` gathers the facts, `server` answers the probes with the verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from glm5_service.rundir import Phase
+
+Startup = Literal["starting", "loading", "compiling", "warming"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When standing still means hanging; seconds and counts."""
+
+    stall_seconds: float
+    compile_cap_seconds: float
+    canary_failures: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the engine at `now`. Times are seconds of one monotonic clock; None means never."""
+
+    now: float
+    startup: Startup = "starting"
+    stop_requested: bool = False
+    exit_code: int | None = None
+    lost_processes: tuple[str, ...] = ()
+    api_answered: bool = False
+    api_says_dead: bool = False
+    backend_problem: str | None = None
+    backend_wrong: bool = False
+    canary_passed: bool = False
+    canary_failures: int = 0
+    canary_error: str | None = None
+    was_ready: bool = False
+    pending: int = 0
+    pending_since: float | None = None
+    progress_at: float | None = None
+    compile_since: float | None = None
+    compile_seen_at: float | None = None
+    compiling: str | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the probes say, why, and what would change it."""
+
+    phase: Phase
+    reason: str
+    remedy: str = ""
+    ready: bool = False
+    live: bool = True
+
+
+def assess(facts: Facts, limits: Limits) -> Verdict:
+    """The verdict on `facts`; the first rule that applies decides."""
+    return (
+        _ended(facts) or _dead(facts) or _starting(facts) or _stuck(facts, limits) or _serving(facts, limits)
+    )
+
+
+def _ended(facts: Facts) -> Verdict | None:
+    if facts.exit_code is not None:
+        if facts.stop_requested:
+            return Verdict("stopped", "the engine stopped as it was told to", live=False)
+        return Verdict(
+            "failed", f"the engine ended with {facts.exit_code}", "Restart the container.", live=False
+        )
+    if facts.stop_requested:
+        return Verdict("draining", "told to stop; running requests finish", "Nothing; the pod ends.")
+    return None
+
+
+def _dead(facts: Facts) -> Verdict | None:
+    if facts.lost_processes:
+        names = ", ".join(facts.lost_processes)
+        return Verdict("failed", f"the engine lost {names}", "Restart the container.", live=False)
+    if facts.api_says_dead:
+        return Verdict("failed", "vLLM says that its engine is dead", "Restart the container.", live=False)
+    return None
+
+
+def _starting(facts: Facts) -> Verdict | None:
+    if facts.backend_wrong and facts.backend_problem:
+        return Verdict("failed", facts.backend_problem, "Correct the settings; a restart changes nothing.")
+    if not facts.api_answered:
+        return Verdict(facts.startup, f"the engine is {facts.startup}", "The API answers.")
+    if not facts.canary_passed:
+        reason = f"no token yet: {facts.canary_error}" if facts.canary_error else "the first token is awaited"
+        return Verdict("warming", reason, "One token comes from the engine.")
+    if facts.backend_problem:
+        return Verdict("warming", facts.backend_problem, "Every rank attests the expected backend.")
+    return None
+
+
+def _stuck(facts: Facts, limits: Limits) -> Verdict | None:
+    """Readiness goes at half the limit, since taking traffic away is cheap; liveness goes at the limit."""
+    stood = standing_still_seconds(facts, limits)
+    if stood >= limits.stall_seconds / 2:
+        return Verdict(
+            "failed" if stood >= limits.stall_seconds else "stalled",
+            f"{facts.pending} requests wait and no engine step was seen for {stood:.0f} s",
+            f"An engine step; after {limits.stall_seconds:g} s the container is restarted.",
+            live=stood < limits.stall_seconds,
+        )
+    if facts.canary_failures:
+        is_live = facts.canary_failures < limits.canary_failures
+        return Verdict(
+            "stalled" if is_live else "failed",
+            f"{facts.canary_failures} canaries in a row gave no token: {facts.canary_error}",
+            f"A canary that passes; after {limits.canary_failures} failures the container is restarted.",
+            live=is_live,
+        )
+    return None
+
+
+def _serving(facts: Facts, limits: Limits) -> Verdict:
+    if facts.compiling is not None and facts.compile_since is not None:
+        seconds = facts.now - facts.compile_since
+        return Verdict("ready", f"compiling {facts.compiling} for {seconds:.0f} s while serving", ready=True)
+    return Verdict(
+        "ready", f"serving, {facts.pending} requests running" if facts.pending else "idle", ready=True
+    )
+
+
+def standing_still_seconds(facts: Facts, limits: Limits) -> float:
+    """How long work has been waiting without a sign of progress; a compilation counts as one up to its cap."""
+    if facts.pending == 0 or facts.pending_since is None:
+        return 0.0
+    signs = [facts.pending_since]
+    if facts.progress_at is not None:
+        signs.append(facts.progress_at)
+    if facts.compile_since is not None and facts.compile_seen_at is not None:
+        signs.append(min(facts.compile_seen_at, facts.compile_since + limits.compile_cap_seconds))
+    return facts.now - max(signs)
+
+
+def canary_is_due(facts: Facts, *, idle_seconds: float, last_canary_at: float | None, is_blind: bool) -> bool:
+    """Whether to ask for a token now: to become ready, after a failure, or when nothing else shows life.
+
+    Never while user requests run, unless metrics cannot be read (`is_blind`) and nothing is sent to users either.
+    """
+    if facts.stop_requested or facts.exit_code is not None or not facts.api_answered:
+        return False
+    if not facts.canary_passed or last_canary_at is None:
+        return True
+    if facts.pending and not is_blind:
+        return False
+    wait = min(idle_seconds, RETRY_SECONDS) if facts.canary_failures else idle_seconds
+    return facts.now - max(last_canary_at, facts.progress_at or 0.0) >= wait
+
+
+RETRY_SECONDS = 5.0

@@ -1,0 +1,58 @@
+"""What the engine's log tells: start-up phase, compilations after warm-up, memory it reports. Pure, line by line.
+
+The patterns are of vLLM 0.32 and 0.33 and are the only place that knows their wording.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from glm5_service.engine.health import Startup
+
+GIB = 1024**3
+_ORDER: tuple[Startup, ...] = ("starting", "loading", "compiling", "warming")
+_PHASES: tuple[tuple[re.Pattern[str], Startup], ...] = (
+    (re.compile(r"Starting to load model |Loading model from scratch"), "loading"),
+    (
+        re.compile(
+            r"Warming up model for the compilation|Dynamo bytecode transform|Compiling a graph"
+            r"|Capturing CUDA graphs|DeepGEMM warmup|torch\.compile took|flashinfer autotun"
+        ),
+        "compiling",
+    ),
+    (
+        re.compile(
+            r"init engine \(profile, create kv cache, warmup model\) took|Application startup complete"
+        ),
+        "warming",
+    ),
+)
+_COMPILED_LATE = re.compile(r"(?:Triton|CuTeDSL|TileLang) [\w ]+ during inference: ([^\s.]+)")
+_WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
+_KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """What has been read so far."""
+
+    startup: Startup = "starting"
+    compiles_after_warmup: int = 0
+    last_compile: str | None = None
+    weights_bytes: int | None = None
+    kv_tokens: int | None = None
+
+
+def read_line(facts: LogFacts, line: str) -> LogFacts:
+    """`facts` after one more line; phases only move forward."""
+    for pattern, phase in _PHASES:
+        if pattern.search(line) and _ORDER.index(phase) > _ORDER.index(facts.startup):
+            facts = replace(facts, startup=phase)
+    if match := _COMPILED_LATE.search(line):
+        facts = replace(facts, compiles_after_warmup=facts.compiles_after_warmup + 1, last_compile=match[1])
+    if match := _WEIGHTS.search(line):
+        facts = replace(facts, weights_bytes=int(float(match[1]) * GIB))
+    if match := _KV_TOKENS.search(line):
+        facts = replace(facts, kv_tokens=int(match[1].replace(",", "")))
+    return facts

@@ -1,0 +1,132 @@
+"""Folds what was seen of the engine into `Facts`: one call a look, no waiting and no network of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from glm5_service.engine.backend import BackendCheck
+from glm5_service.engine.health import Facts
+from glm5_service.engine.logwatch import LogFacts
+from glm5_service.engine.processes import ProcessView
+from glm5_service.engine.vllm_api import CanaryResult, GateCounts, Sample, Steps
+from glm5_service.rundir import CanaryState, CompileMark
+
+# metrics unreadable for this long: step counters no longer speak for the engine
+BLIND_SECONDS = 10.0
+
+
+@dataclass
+class Observer:
+    """The facts so far. `gate` and `steps` are the last that could be read."""
+
+    facts: Facts
+    canary: CanaryState = field(default_factory=CanaryState)
+    gate: GateCounts | None = None
+    steps: Steps | None = None
+    compiled_seconds: float = 0.0
+    last_canary_at: float | None = None
+    _steps_read_at: float | None = None
+    _known: frozenset[tuple[int, str]] = frozenset()
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the step counters have not been readable for a while."""
+        return self._steps_read_at is None or self.facts.now - self._steps_read_at > BLIND_SECONDS
+
+    def look(
+        self,
+        now: float,
+        sample: Sample,
+        processes: ProcessView,
+        log: LogFacts,
+        backend: BackendCheck,
+        marks: Sequence[tuple[int, CompileMark]],
+    ) -> None:
+        """Take one look into the facts."""
+        elapsed = now - self.facts.now
+        self.facts = replace(
+            self.facts,
+            now=now,
+            startup=log.startup,
+            api_answered=self.facts.api_answered or sample.health_status == 200,
+            api_says_dead=sample.health_status == 503,
+            backend_problem=backend.problem,
+            backend_wrong=backend.is_wrong,
+        )
+        self._see_progress(sample)
+        self._see_pending()
+        self._see_compiling(processes, marks, elapsed)
+        self._see_processes(processes)
+
+    def canary_done(self, now: float, started: float, result: CanaryResult) -> None:
+        """Take the outcome of a canary in; one that failed while others got tokens says nothing."""
+        self.last_canary_at = now
+        facts, canary = self.facts, self.canary
+        if result.error is None:
+            self.canary = canary.model_copy(
+                update={
+                    "passed": canary.passed + 1,
+                    "consecutive_failures": 0,
+                    "last_seconds": result.seconds,
+                    "last_error": None,
+                }
+            )
+            self.facts = replace(
+                facts, canary_passed=True, canary_failures=0, canary_error=None, progress_at=now
+            )
+            return
+        moved_meanwhile = facts.progress_at is not None and facts.progress_at >= started
+        if facts.was_ready and (moved_meanwhile or (facts.pending > 0 and not self.is_blind)):
+            self.canary = canary.model_copy(update={"inconclusive": canary.inconclusive + 1})
+            return
+        failures = canary.consecutive_failures + 1
+        self.canary = canary.model_copy(
+            update={"failed": canary.failed + 1, "consecutive_failures": failures, "last_error": result.error}
+        )
+        self.facts = replace(facts, canary_failures=failures, canary_error=result.error)
+
+    def _see_progress(self, sample: Sample) -> None:
+        moved = False
+        if sample.steps is not None:
+            moved = self.steps is not None and sample.steps != self.steps
+            self.steps, self._steps_read_at = sample.steps, self.facts.now
+        elif self.is_blind and sample.gate and self.gate:
+            moved = sample.gate.sent > self.gate.sent
+        if sample.gate is not None:
+            self.gate = sample.gate
+        if moved:
+            # whatever failed before, the engine works now
+            self.facts = replace(self.facts, progress_at=self.facts.now, canary_failures=0, canary_error=None)
+            self.canary = self.canary.model_copy(update={"consecutive_failures": 0})
+
+    def _see_pending(self) -> None:
+        pending = self.gate.running if self.gate else self.steps.pending if self.steps else 0
+        since = None if pending == 0 else self.facts.pending_since if self.facts.pending else self.facts.now
+        self.facts = replace(self.facts, pending=pending, pending_since=since)
+
+    def _see_compiling(
+        self, processes: ProcessView, marks: Sequence[tuple[int, CompileMark]], elapsed: float
+    ) -> None:
+        """A compilation lasts until the engine takes a step again, so that a chain of them has one cap."""
+        facts = self.facts
+        alive = [mark for pid, mark in marks if pid in processes.pids]
+        what = ", ".join(sorted({mark.kernel for mark in alive} | set(processes.compilers)))
+        if not what:
+            self.facts = replace(facts, compiling=None)
+            return
+        since = facts.compile_since
+        if since is None or (facts.progress_at or 0.0) > (facts.compile_seen_at or 0.0):
+            age = max((time.time() - mark.since for mark in alive), default=0.0)
+            since = facts.now - max(age, 0.0)
+        if facts.was_ready:
+            self.compiled_seconds += elapsed
+        self.facts = replace(facts, compiling=what, compile_since=since, compile_seen_at=facts.now)
+
+    def _see_processes(self, processes: ProcessView) -> None:
+        """Once the engine was ready, none of its processes may disappear; before, vLLM starts and ends helpers."""
+        if not self.facts.was_ready:
+            self._known = processes.titled
+        lost = tuple(sorted(title for pid, title in self._known if pid not in processes.pids))
+        self.facts = replace(self.facts, lost_processes=lost)

@@ -1,0 +1,57 @@
+"""Looks at the engine's processes: vLLM's own by their titles, and compilers at work. Reads /proc, decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+import psutil
+
+# what Triton, inductor, DeepGEMM and FlashInfer run to build a kernel
+COMPILERS = frozenset(
+    {
+        "ptxas",
+        "nvcc",
+        "cicc",
+        "cudafe++",
+        "nvlink",
+        "fatbinary",
+        "ninja",
+        "cc1plus",
+        "cc1",
+        "g++",
+        "gcc",
+        "clang",
+    }
+)
+TITLE = "VLLM::"
+
+
+@dataclass(frozen=True)
+class ProcessView:
+    """Living processes of the engine's session."""
+
+    pids: frozenset[int] = frozenset()
+    titled: frozenset[tuple[int, str]] = frozenset()
+    compilers: tuple[str, ...] = ()
+
+
+def look(session: int) -> ProcessView:
+    """The processes of a session now; zombies are dead."""
+    pids, titled, compilers = set(), set(), set()
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getsid(pid) != session:
+                continue
+            process = psutil.Process(pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            pids.add(pid)
+            name = process.name()
+            if name in COMPILERS:
+                compilers.add(name)
+            elif name.startswith(TITLE):
+                title = (process.cmdline() or [name])[0]
+                titled.add((pid, title.removeprefix(TITLE).strip()))
+    return ProcessView(frozenset(pids), frozenset(titled), tuple(sorted(compilers)))

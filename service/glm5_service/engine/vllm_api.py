@@ -1,0 +1,155 @@
+"""Speaks HTTP to the engine's API server: health, counters, the gate, and one real token. No decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+import httpx
+
+from glm5_service.api.policy import DRAIN_PATH, INTERNAL_HEADER, REQUESTS_PATH
+
+# engine-side series that move only when the scheduler takes a step; request counts of the front end are left out,
+# because a client that gives up moves them although the engine hangs
+STEP_SERIES = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:num_preemptions_total",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:iteration_tokens_total_count",
+)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The engine's step counters, summed over engines."""
+
+    series: tuple[tuple[str, float], ...]
+
+    def total(self, name: str) -> float:
+        """One series' value, 0 if absent."""
+        return dict(self.series).get(name, 0.0)
+
+    @property
+    def pending(self) -> int:
+        """Requests that run or wait in the engine."""
+        return int(self.total("vllm:num_requests_running") + self.total("vllm:num_requests_waiting"))
+
+
+@dataclass(frozen=True)
+class GateCounts:
+    """User requests as the gate counts them."""
+
+    running: int
+    finished: int
+    refused: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at the API server; None is what could not be read."""
+
+    health_status: int | None
+    steps: Steps | None
+    gate: GateCounts | None
+
+
+@dataclass(frozen=True)
+class CanaryResult:
+    """One request for one token; `error` is None if it came."""
+
+    seconds: float
+    error: str | None
+
+
+def parse_steps(text: str) -> Steps:
+    """STEP_SERIES out of a metrics page."""
+    sums: dict[str, float] = {}
+    for line in text.splitlines():
+        name = line.split("{", 1)[0].split(" ", 1)[0]
+        if name in STEP_SERIES:
+            sums[name] = sums.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
+    return Steps(tuple(sorted(sums.items())))
+
+
+class VllmApi:
+    """Client of one API server; every call is bounded in time and never raises for what the server does."""
+
+    def __init__(self, url: str, token: str, *, model: str, api_key: str | None, timeout: float) -> None:
+        headers = {INTERNAL_HEADER: token}
+        if api_key:
+            headers["authorization"] = f"Bearer {api_key}"
+        # proxies of the environment are for the outside, not for this host
+        self._client = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, trust_env=False)
+        self._model = model
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+    async def sample(self) -> Sample:
+        """Health, counters and the gate, asked at once."""
+        health, metrics, gate = await asyncio.gather(
+            self._get("/health"), self._get("/metrics"), self._get(REQUESTS_PATH)
+        )
+        return Sample(
+            health_status=health.status_code if health else None,
+            steps=parse_steps(metrics.text) if metrics and metrics.status_code == 200 else None,
+            gate=_gate_counts(gate),
+        )
+
+    async def drain(self) -> GateCounts | None:
+        """Have the gate refuse new requests; None if it could not be told."""
+        try:
+            return _gate_counts(await self._client.post(DRAIN_PATH))
+        except httpx.HTTPError:
+            return None
+
+    async def gate(self) -> GateCounts | None:
+        """The gate's counts now."""
+        return _gate_counts(await self._get(REQUESTS_PATH))
+
+    async def canary(self, timeout: float) -> CanaryResult:
+        """Ask for one token; an answer without one, or with a logprob that is no number, is a failure."""
+        body = {"model": self._model, "prompt": "1", "max_tokens": 1, "temperature": 0, "logprobs": 1}
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout(timeout):
+                response = await self._client.post("/v1/completions", json=body, timeout=timeout)
+            error = _canary_error(response)
+        except (TimeoutError, httpx.TimeoutException):
+            error = f"no answer in {timeout:g} s"
+        except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as problem:
+            error = f"{type(problem).__name__}: {problem}".rstrip(": ")
+        return CanaryResult(loop.time() - started, error)
+
+    async def _get(self, path: str) -> httpx.Response | None:
+        try:
+            return await self._client.get(path)
+        except httpx.HTTPError:
+            return None
+
+
+def _canary_error(response: httpx.Response) -> str | None:
+    if response.status_code != 200:
+        return f"status {response.status_code}: {response.text[:200]}"
+    answer = response.json()
+    if answer["usage"]["completion_tokens"] != 1:
+        return f"{answer['usage']['completion_tokens']} tokens instead of 1"
+    logprob = answer["choices"][0]["logprobs"]["token_logprobs"][0]
+    return None if math.isfinite(logprob) else f"logprob {logprob}"
+
+
+def _gate_counts(response: httpx.Response | None) -> GateCounts | None:
+    if response is None or response.status_code != 200:
+        return None
+    try:
+        counts = response.json()
+        return GateCounts(counts["running"], counts["finished"], counts["refused"], counts["sent"])
+    except (ValueError, KeyError, TypeError):
+        return None

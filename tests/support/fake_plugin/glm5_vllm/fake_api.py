@@ -1,0 +1,96 @@
+"""An API server with vLLM's routes and series, behind the service's real gate, that fails as `fault` in its folder says.
+
+Faults: hang (nothing is generated), dead (/health is 503), blind (no metrics), lie (answers without a token).
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from glm5_service.api.gate import Gate
+
+SERIES = ("prompt_tokens_total", "generation_tokens_total", "iteration_tokens_total_count")
+
+
+class Engine:
+    """Counts steps and hangs on demand."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir, self.steps, self.running = run_dir, 0, 0
+
+    def fault(self) -> str:
+        path = self.run_dir / "fault"
+        return path.read_text() if path.exists() else ""
+
+    async def step(self) -> None:
+        """One token, once the engine does not hang."""
+        while self.fault() == "hang":
+            await asyncio.sleep(0.02)
+        self.steps += 1
+        self._attest()
+
+    def _attest(self) -> None:
+        backend = os.environ.get("FAKE_BACKEND", "TORCH_MLA_SPARSE")
+        path = self.run_dir / "attention" / "rank-0.json"
+        if backend and not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps({"schema": 1, "rank": 0, "backend": backend, "first_call_at": 1.0}))
+
+
+def application(engine: Engine) -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(Gate)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return Response(status_code=503 if engine.fault() == "dead" else 200)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        if engine.fault() == "blind":
+            return Response(status_code=500)
+        lines = [f'vllm:{name}{{engine="0",model_name="m"}} {engine.steps}.0' for name in SERIES]
+        lines.append(f'vllm:num_requests_running{{engine="0",model_name="m"}} {engine.running}.0')
+        return Response("\n".join(lines) + "\n", media_type="text/plain")
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> dict[str, object]:
+        await request.json()
+        await engine.step()
+        tokens = 0 if engine.fault() == "lie" else 1
+        choice = {"text": "1", "logprobs": {"token_logprobs": [-0.5]}}
+        return {"choices": [choice], "usage": {"completion_tokens": tokens}}
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> StreamingResponse:
+        count = (await request.json())["max_tokens"]
+
+        async def stream():
+            engine.running += 1
+            try:
+                for number in range(count):
+                    await engine.step()
+                    yield f"data: {number}\n\n"
+                    await asyncio.sleep(0.02)
+            finally:
+                engine.running -= 1
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    return app
+
+
+def main(argv: list[str], run_dir: Path) -> None:
+    flags = dict(zip(argv, argv[1:], strict=False))
+    uvicorn.run(
+        application(Engine(run_dir)),
+        host=flags["--host"],
+        port=int(flags["--port"]),
+        log_level="warning",
+        timeout_graceful_shutdown=0,
+    )

@@ -1,0 +1,92 @@
+"""A running `glm5 serve` for tests, with the real engine or a stand-in, and what its probes say."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.glm5_command import start_glm5
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Serving:
+    """One `glm5 serve`."""
+
+    process: subprocess.Popen[str]
+    run_dir: Path
+    port: int
+    health_port: int
+
+    @property
+    def api(self) -> str:
+        """Base address of the API."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def probe(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Status and body of a probe; 0 if nothing answers."""
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{self.health_port}/{name}", timeout=5, trust_env=False)
+        except httpx.HTTPError:
+            return 0, {}
+        return answer.status_code, answer.json()
+
+    def status(self) -> dict[str, Any]:
+        """The whole state."""
+        return self.probe("status")[1]
+
+    def engine_json(self) -> dict[str, Any]:
+        """What engine.json says."""
+        state: dict[str, Any] = json.loads((self.run_dir / "engine.json").read_text())
+        return state
+
+    def internal(self) -> dict[str, str]:
+        """The header that opens the API's inner routes."""
+        return {"X-Glm5-Internal": (self.run_dir / "internal-token").read_text()}
+
+    def until(self, condition: Callable[[], object], timeout: float) -> float:
+        """Wait for a condition; returns how long it took, fails with the state after `timeout`."""
+        started = time.monotonic()
+        while not condition():
+            waited = time.monotonic() - started
+            assert waited < timeout, f"not within {timeout} s: {self.status() or self.process.poll()}"
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def until_ready(self, timeout: float) -> float:
+        """Wait until /readyz is 200."""
+        return self.until(lambda: self.probe("readyz")[0] == 200, timeout)
+
+    def stop(self) -> None:
+        """End it, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def start_serving(
+    model: Path, run_dir: Path, *settings: str, fake: bool = False, arguments: tuple[str, ...] = (), **env: str
+) -> Serving:
+    """Start `glm5 serve MODEL` on free ports with further settings as NAME=VALUE."""
+    port, health_port = free_port(), free_port()
+    pairs = [f"health.port={health_port}", "health.host=127.0.0.1", f"drain.termination_log={run_dir / 'end'}"]
+    process = start_glm5(
+        "serve", model, "--run-dir", run_dir, "--host", "127.0.0.1", "--port", port,
+        *(part for pair in (*pairs, *settings) for part in ("--set", pair)), *arguments,
+        fake=fake, **env,
+    )  # fmt: skip
+    return Serving(process, run_dir, port, health_port)
