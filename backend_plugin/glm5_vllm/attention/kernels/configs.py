@@ -1,0 +1,127 @@
+"""Tiles, warps and splits of the kernels as a table per architecture, and the one rule that reads it.
+
+No autotuning: the same shape takes the same entry in every process, so the same input gives the same bits after a
+restart. The measurements beside the entries are explained in ../README.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from enum import Enum
+
+import triton
+
+BLOCK_HEADS = 16  # the smallest side of a matrix instruction that all architectures share
+MAX_SPLITS = 64
+# row counts measured at warm-up and written to the attestation
+ATTESTED_ROWS = (1, 8, 64, 512)
+
+
+class KVFormat(Enum):
+    """How one row of the KV cache is stored."""
+
+    WIDE = "wide"  # 576 values of 16 or 32 bits
+    FP8 = "fp8"  # 576 float8_e4m3 values, one scale for the whole tensor
+    # 656 bytes: 512 float8_e4m3, four float32 scales, 64 values of the activation's type
+    FP8_GROUPED = "fp8_ds_mla"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Slots a program gathers at once, depth of the software pipeline, and warps of a program."""
+
+    slots: int
+    stages: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """Everything about a launch that is not in its tensors."""
+
+    tile: Tile
+    splits: int
+    overlap_launches: bool  # programmatic dependent launch, from SM90 up
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The tiles of one architecture: `by_splits` holds (least splits, tile), tried in order; `many_rows` from
+    `many_programs` programs up, where the card is full without splits."""
+
+    by_splits: tuple[tuple[int, Tile], ...]
+    many_programs: int
+    many_rows: Tile
+
+
+_SM90 = {
+    KVFormat.WIDE: Architecture(
+        by_splits=((64, Tile(32, 3, 4)), (16, Tile(64, 3, 4)), (2, Tile(64, 5, 4)), (1, Tile(32, 5, 4))),
+        many_programs=1024,
+        many_rows=Tile(64, 3, 4),
+    ),
+    KVFormat.FP8: Architecture(((1, Tile(64, 5, 8)),), 1024, Tile(64, 5, 8)),
+    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 5, 8)),), 1024, Tile(32, 5, 8)),
+}
+# 99 KiB of shared memory a program (SM86, SM89, SM120): one pipelined tile of 32 slots fits once
+_SMALL_MEMORY = {
+    KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), 1024, Tile(32, 5, 4)),
+    KVFormat.FP8: Architecture(((1, Tile(64, 5, 8)),), 1024, Tile(64, 5, 8)),
+    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 5, 8)),), 1024, Tile(32, 5, 8)),
+}
+# no fp8 conversion in hardware, so no fp8 cache
+_SM80 = {
+    KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), 1024, Tile(64, 3, 4)),
+}
+ARCHITECTURES: dict[str, dict[KVFormat, Architecture]] = {
+    "sm80": _SM80,
+    "sm86": {KVFormat.WIDE: _SMALL_MEMORY[KVFormat.WIDE]},
+    "sm89": _SMALL_MEMORY,
+    "sm90": _SM90,
+    "sm100": _SM90,
+    "sm120": _SMALL_MEMORY,
+}
+# every row takes the same splits and tile whatever stands beside it
+BATCH_INVARIANT_SPLITS = 4
+
+
+def architecture_of(capability: tuple[int, int]) -> str:
+    """Name of the table for a compute capability; an unknown minor falls back to the major's oldest."""
+    major, minor = capability
+    if major == 8:
+        return "sm89" if minor == 9 else "sm80" if minor in (0, 7) else "sm86"
+    return f"sm{min(major, 12)}0" if major in (9, 10, 12) else "sm120"
+
+
+def supported_formats(capability: tuple[int, int]) -> tuple[KVFormat, ...]:
+    """KV formats that the kernels read on this capability."""
+    return tuple(ARCHITECTURES[architecture_of(capability)])
+
+
+@functools.lru_cache(maxsize=4096)
+def choose(
+    rows: int,
+    heads: int,
+    width: int,
+    kv_format: KVFormat,
+    capability: tuple[int, int],
+    multiprocessors: int,
+    batch_invariant: bool = False,
+) -> LaunchConfig:
+    """The table's entry for a shape: splits fill the card when rows do not, and a split holds at least one tile."""
+    table = ARCHITECTURES[architecture_of(capability)][kv_format]
+    programs = rows * triton.cdiv(heads, BLOCK_HEADS)
+    overlap = capability >= (9, 0)
+    if batch_invariant:
+        tile = next(tile for least, tile in table.by_splits if least <= BATCH_INVARIANT_SPLITS)
+        return LaunchConfig(tile, BATCH_INVARIANT_SPLITS, overlap)
+    if programs >= table.many_programs:
+        return LaunchConfig(table.many_rows, 1, overlap)
+    wanted = min(MAX_SPLITS, max(1, multiprocessors // programs))
+    splits = 1 << (wanted.bit_length() - 1)
+    while True:
+        tile = next(tile for least, tile in table.by_splits if least <= splits)
+        if splits == 1 or splits * tile.slots <= width:
+            return LaunchConfig(tile, splits, overlap)
+        splits //= 2

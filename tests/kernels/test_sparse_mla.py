@@ -1,0 +1,239 @@
+"""The kernels in Triton's interpreter against the float32 reference, at small sizes."""
+
+import pytest
+import torch
+from tests.support.interpreter import poisoned_memory
+from tests.support.sparse_case import (
+    LSE_TOLERANCE,
+    SCALE,
+    TOLERANCE,
+    Case,
+    largest_difference,
+    make_case,
+    relative_error,
+)
+
+from glm5_vllm.attention import reference
+from glm5_vllm.attention.kernels.configs import KVFormat, LaunchConfig, Tile, choose, supported_formats
+from glm5_vllm.attention.kernels.launch import KernelInputError, Workspace, attend_positions, attend_slots
+
+pytestmark = pytest.mark.kernels
+
+CPU = torch.device("cpu")
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+def config(splits: int, slots: int = 32) -> LaunchConfig:
+    return LaunchConfig(Tile(slots, 3, 4), splits, overlap_launches=False)
+
+
+def run(case: Case, launch: LaunchConfig | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    with poisoned_memory():
+        workspace = Workspace.create(case.q.shape[1], case.slots.shape[1], 0, CPU)
+        return attend_slots(
+            case.q,
+            case.kv,
+            case.slots,
+            case.counts,
+            SCALE,
+            workspace=workspace,
+            kv_scale=case.kv_scale,
+            config=launch,
+        )
+
+
+def expect_reference(case: Case, out: torch.Tensor, lse: torch.Tensor) -> None:
+    expected_out, expected_lse = reference.sparse_mla(case.q, case.kv_float, case.slots, case.counts, SCALE)
+
+    assert relative_error(out, expected_out) < TOLERANCE[case.q.dtype]
+    assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[case.q.dtype]
+    empty = expected_lse.isinf().all(1)
+    assert torch.count_nonzero(out[empty]) == 0
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_activation_types(dtype: torch.dtype, splits: int) -> None:
+    """Every activation type gives the reference's answer with and without splits, whatever unused memory holds."""
+    case = make_case(rows=4, heads=8, width=100, num_slots=300, dtype=dtype)
+
+    expect_reference(case, *run(case, config(splits)))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8, 12, 16, 17, 64, 128])
+def test_head_counts(heads: int) -> None:
+    """Every number of heads from 1 to 128 gives the reference's answer, also where it does not fill a block."""
+    case = make_case(rows=2, heads=heads, width=20, num_slots=64, dtype=F32)
+
+    expect_reference(case, *run(case, config(2, slots=16)))
+
+
+@pytest.mark.parametrize("width", [1, 31, 32, 63, 111])
+def test_odd_widths(width: int) -> None:
+    """A width that does not fill its tiles or its splits gives the reference's answer."""
+    case = make_case(rows=3, heads=4, width=width, num_slots=128, dtype=F32)
+
+    expect_reference(case, *run(case, config(4)))
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("kv_kind", ["fp8", "fp8_ds_mla"])
+def test_fp8_caches(kv_kind: str, dtype: torch.dtype, splits: int) -> None:
+    """A float8_e4m3 cache with one scale and the packed 656-byte layout give the reference's answer on their values."""
+    case = make_case(rows=4, heads=8, width=70, num_slots=200, dtype=dtype, kv_kind=kv_kind)
+
+    expect_reference(case, *run(case, config(splits)))
+
+
+def test_query_in_two_parts() -> None:
+    """A query given as latent and rope parts with strides of their own equals the concatenated one, bit for bit."""
+    case = make_case(rows=3, heads=8, width=50, num_slots=100, dtype=F16)
+    expected = run(case)
+    heads_first = case.q[..., :512].transpose(0, 1).contiguous().transpose(0, 1)
+
+    actual = attend_slots(
+        (heads_first, case.q[..., 512:]),
+        case.kv,
+        case.slots,
+        case.counts,
+        SCALE,
+        workspace=Workspace.create(8, 50, 0, CPU),
+    )
+
+    assert torch.equal(expected[0], actual[0])
+    assert torch.equal(expected[1], actual[1])
+
+
+@pytest.mark.parametrize(("block_size", "stride"), [(64, 64), (16, 48)], ids=["adjacent", "interleaved"])
+def test_positions_through_a_block_table(block_size: int, stride: int) -> None:
+    """Positions inside a request become slots in the launch as in the reference; one outside the table is none."""
+    torch.manual_seed(1)
+    rows, heads, width, blocks = 5, 8, 96, 6
+    kv = torch.randn(blocks * stride + block_size, 576)
+    q = torch.randn(rows, heads, 576)
+    table = torch.stack([torch.randperm(blocks) for _ in range(3)]).int()
+    request = torch.tensor([0, 0, 2, 1, 2], dtype=torch.int32)
+    positions = torch.randint(-10, blocks * block_size + 30, (rows, width), dtype=torch.int32)
+    positions[3] = -1
+    slots, counts = reference.physical_slots(positions, table, request, block_size, stride)
+    expected_out, expected_lse = reference.sparse_mla(q, kv, slots, counts, SCALE)
+
+    for splits in (1, 2):
+        with poisoned_memory():
+            out, lse = attend_positions(
+                q,
+                kv,
+                positions,
+                table,
+                request,
+                block_size,
+                stride,
+                SCALE,
+                workspace=Workspace.create(heads, width, rows, CPU),
+                config=config(splits),
+            )
+
+        assert relative_error(out, expected_out) < TOLERANCE[F32]
+        assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[F32]
+
+
+def test_any_sparse_pattern() -> None:
+    """A pattern that is no DSA (four sink tokens and a sliding window) equals dense attention under the same mask."""
+    context, window, sinks = 80, 24, 4
+    torch.manual_seed(2)
+    kv, q = torch.randn(context, 576), torch.randn(context, 2, 576)
+    token, column = torch.arange(context)[:, None], torch.arange(context)[None, :]
+    is_visible = (column <= token) & ((column > token - window) | (column < sinks))
+    scores = torch.einsum("thd,sd->ths", q, kv) * SCALE
+    expected = scores.masked_fill(~is_visible[:, None], -torch.inf).softmax(-1) @ kv[:, :512]
+
+    recent = token - torch.arange(window)
+    sink = torch.arange(sinks).expand(context, -1)
+    # a sink inside the window is named once
+    slots = torch.cat((recent, torch.where(sink <= token - window, sink, -1)), 1).int().clamp(min=-1)
+    counts = torch.full((context,), slots.shape[1], dtype=torch.int32)
+    out, _ = attend_slots(q, kv, slots, counts, SCALE, workspace=Workspace.create(2, slots.shape[1], 0, CPU))
+
+    assert relative_error(out, expected) < TOLERANCE[F32]
+
+
+def test_batch_invariance() -> None:
+    """With batch invariance a row has the same bits alone and among others, also when the rows come in chunks."""
+    case = make_case(rows=4, heads=4, width=130, num_slots=200, dtype=F16)
+    workspace = Workspace(torch.empty(3 * 4 * 4, 512), torch.empty(3 * 4 * 4), torch.empty(0, 130).int())
+
+    def attend(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        return attend_slots(
+            case.q[rows],
+            case.kv,
+            case.slots[rows],
+            case.counts[rows],
+            SCALE,
+            workspace=workspace,
+            batch_invariant=True,
+        )
+
+    together, alone = attend(slice(None)), attend(slice(3, 4))
+
+    assert torch.equal(together[0][3:], alone[0])
+    assert torch.equal(together[1][3:], alone[1])
+
+
+def test_no_rows() -> None:
+    """No rows give empty results and no launch."""
+    case = make_case(rows=2, heads=4, width=8, num_slots=16, dtype=F32)
+
+    out, lse = attend_slots(
+        case.q[:0],
+        case.kv,
+        case.slots[:0],
+        case.counts[:0],
+        SCALE,
+        workspace=Workspace.create(4, 8, 0, CPU),
+    )
+
+    assert (out.shape, lse.shape) == ((0, 4, 512), (0, 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"slots": "long"}, "got slots of torch.int64"),
+        ({"q": "short"}, "got queries of shape"),
+        ({"kv": "columns"}, "cannot read KV rows of torch.float64"),
+        ({"kv": "stride"}, "got KV rows with strides"),
+    ],
+    ids=lambda value: "-".join(f"{k}-{v}" for k, v in value.items()) if isinstance(value, dict) else "",
+)
+def test_refused_inputs(change: dict[str, str], message: str) -> None:
+    """A tensor the kernels are not written for is refused before any launch, with its value and the way out."""
+    case = make_case(rows=2, heads=4, width=8, num_slots=16, dtype=F32)
+    q, kv, slots = case.q, case.kv, case.slots
+    match change:
+        case {"slots": _}:
+            slots = slots.long()
+        case {"q": _}:
+            q = q[..., :512]
+        case {"kv": "columns"}:
+            kv = kv.double()
+        case _:
+            kv = torch.randn(16, 577)[:, :576]
+
+    with pytest.raises(KernelInputError, match=message):
+        attend_slots(q, kv, slots, case.counts, SCALE, workspace=Workspace.create(4, 8, 0, CPU))
+
+
+def test_splits_shrink_as_rows_grow() -> None:
+    """The table splits one row over the card and stops splitting when the rows fill it."""
+    splits = [choose(rows, 8, 2048, KVFormat.WIDE, (9, 0), 132).splits for rows in (1, 4, 16, 64, 256, 2048)]
+
+    assert splits == [64, 32, 8, 2, 1, 1]
+
+
+def test_formats_by_capability() -> None:
+    """fp8 caches are offered where the hardware converts fp8, and nowhere else."""
+    assert supported_formats((8, 0)) == (KVFormat.WIDE,)
+    assert supported_formats((8, 6)) == (KVFormat.WIDE,)
+    assert supported_formats((8, 9)) == (KVFormat.WIDE, KVFormat.FP8, KVFormat.FP8_GROUPED)
+    assert supported_formats((12, 0)) == (KVFormat.WIDE, KVFormat.FP8, KVFormat.FP8_GROUPED)
