@@ -118,6 +118,9 @@ class StagingSettings(Section):
     warm_limit_bytes: Bytes = 0
     """Most bytes that --warm reads into the page cache; 0 is the whole model."""
 
+    termination_log: Path = Path("/dev/termination-log")
+    """File that gets the reason of a failure, written only if it exists (the kubelet makes it)."""
+
     hub: HubSettings = HubSettings()
     http: HttpSettings = HttpSettings()
     s3: S3Settings = S3Settings()

@@ -55,7 +55,6 @@ def run(
     options: Options = Options(),
     *,
     run_dir: Path | None = None,
-    termination_log: Path | None = None,
     out: TextIO | None = None,
     clock: Clock | None = None,
 ) -> int:
@@ -72,16 +71,16 @@ def run(
             _Stager(settings, progress, clock, stop).stage(options)
     except Stopped:
         error: Glm5Error = StagingError(Reason.INTERRUPTED, "staging was told to stop")
-        _report(error, progress, termination_log)
+        _report(error, progress, settings.termination_log)
         raise error from None
     except Glm5Error as error:
-        _report(error, progress, termination_log)
+        _report(error, progress, settings.termination_log)
         raise
     progress.done()
     return ExitCode.DONE
 
 
-def _report(error: Glm5Error, progress: Progress, termination_log: Path | None) -> None:
+def _report(error: Glm5Error, progress: Progress, termination_log: Path) -> None:
     if not isinstance(error, StagingError):
         error = StagingError(Reason.SETTINGS, str(error).rstrip("."))
     progress.failed(error)
@@ -173,7 +172,6 @@ class _Stager:
         self._volume.prepare()
         settings = self._settings
         lock = TargetLock(self._volume.locks, self._clock, settings.lock_lease_seconds, self._stop)
-        self._progress.enter("waiting")
         lock.acquire(settings.lock_wait_seconds, self._waiting)
         with lock:
             changes = 0
@@ -216,9 +214,9 @@ class _Stager:
 
     def _waiting(self, owner: Owner | None) -> None:
         holder = f"{owner.host}, pid {owner.pid}" if owner else "an unreadable lock"
-        if self._progress.phase != "waiting for the lock":
+        if self._progress.phase != "waiting":
             self._progress.say(f"another stager works on {self._volume.target}: {holder}; waiting")
-            self._progress.enter("waiting for the lock")
+            self._progress.enter("waiting")
         self._progress.tick()
 
     def _warm(self) -> None:

@@ -36,7 +36,9 @@ class Progress:
         self._started_at = datetime.now(UTC)
         self._window: deque[tuple[float, int]] = deque()
         self._next_shown = self._next_written = 0.0
-        self.phase = "listing"
+        self.phase = "starting"
+        self._phase_begun = self._begun
+        self._phases: dict[str, float] = {}
         self.source = self.revision = ""
         self.total_bytes = 0
         self.present_bytes = 0
@@ -47,8 +49,10 @@ class Progress:
         self.files: dict[str, str] = {}
 
     def enter(self, phase: str) -> None:
-        """Begin a phase."""
-        self.phase = phase
+        """Begin a phase; going on with the same one is no new phase."""
+        now = self._clock.monotonic()
+        self._phases[self.phase] = self._phases.get(self.phase, 0.0) + now - self._phase_begun
+        self.phase, self._phase_begun = phase, now
         self.tick(force=True)
 
     def say(self, sentence: str) -> None:
@@ -100,7 +104,7 @@ class Progress:
 
     def failed(self, error: StagingError) -> None:
         """The last word in staging.json."""
-        self.phase = "failed"
+        self.enter("failed")
         self._write(error)
 
     def _show(self) -> None:
@@ -141,6 +145,7 @@ class Progress:
             "retries": self.retries,
             "restarts": self.restarts,
             "files": dict(self.files),
+            "phase_seconds": {name: round(seconds, 3) for name, seconds in self._phases.items()},
             "elapsed_seconds": round(self._clock.monotonic() - self._begun, 1),
             "started_at": self._started_at.isoformat(),
             "updated_at": datetime.fromtimestamp(time.time(), UTC).isoformat(),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from glm5_service.errors import Glm5Error
 from glm5_service.staging.manifest import Manifest
 from glm5_service.staging.plan import Plan
 from glm5_service.staging.progress import Progress, duration_text, size_text
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import StagingError
 
 # the kubelet keeps 4096 bytes
 TERMINATION_BYTES = 4096
@@ -42,13 +42,9 @@ def show_result(manifest: Manifest, folder: Path, progress: Progress) -> None:
     )
 
 
-def write_termination(path: Path | None, error: Glm5Error) -> None:
-    """`Reason: sentence` where Kubernetes shows it to people; best effort, the exit code says the same."""
-    if path is None:
+def write_termination(path: Path, error: StagingError) -> None:
+    """`Reason: sentence` where Kubernetes shows it to people; only where the kubelet made the file."""
+    if not path.exists():
         return
-    reason = error.reason if isinstance(error, StagingError) else Reason.SETTINGS
-    text = f"{reason}: {error}".encode()[:TERMINATION_BYTES]
-    try:
-        path.write_bytes(text)
-    except OSError:
-        return
+    with suppress(OSError):
+        path.write_bytes(f"{error.reason}: {error}".encode()[:TERMINATION_BYTES])
