@@ -64,7 +64,7 @@ class TrafficState(Record):
 
     running: int = 0
     finished: int = 0
-    refused: int = 0
+    refused: dict[str, int] = {}
     seconds_since_progress: float | None = None
 
 

@@ -34,17 +34,26 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _RETRY_AFTER_SECONDS = 10
+# why a request is refused -> status and type of the error
+REFUSALS = {
+    "route": (404, "NotFoundError"),
+    "draining": (503, "ServiceUnavailableError"),
+    "size": (413, "BadRequestError"),
+}
 log = logging.getLogger("glm5.api")
 
 
 @dataclass
 class Traffic:
-    """User requests since the start of the API server; the pod's own requests are not among them."""
+    """User requests since the start of the API server; the pod's own requests are not among them.
+
+    `sent` counts the parts of successful answers: the only sign of life where the engine's counters cannot be read.
+    """
 
     running: int = 0
     finished: int = 0
-    refused: int = 0
     sent: int = 0
+    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSALS, 0))
     draining: bool = False
 
 
@@ -94,10 +103,11 @@ class Gate:
             traffic=self.traffic,
             receive_next=receive,
             send_next=send,
+            counted=scope["method"] == "POST",
         )
         try:
             if refusal := self._refusal(scope, headers):
-                self.traffic.refused += 1
+                self.traffic.refused[refusal[0]] += 1
                 await _refuse(exchange.send, *refusal)
             else:
                 await self._pass_on(scope, exchange)
@@ -118,23 +128,25 @@ class Gate:
             *_without(scope["headers"], REQUEST_ID_HEADER, INTERNAL_HEADER),
             (REQUEST_ID_HEADER.encode(), exchange.request_id.encode()),
         ]
-        counted = scope["method"] == "POST"
-        self.traffic.running += counted
+        self.traffic.running += exchange.counted
         try:
             await self._app(scope, exchange.receive, exchange.send)
+        except Exception:
+            if not exchange.is_cut:  # an application that was cut off may complain; its client has its answer
+                raise
         finally:
-            self.traffic.running -= counted
-            self.traffic.finished += counted
+            self.traffic.running -= exchange.counted
+            self.traffic.finished += exchange.counted
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Status and sentence, if the request may not pass."""
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[str, str] | None:
+        """Reason and sentence, if the request may not pass."""
         if not self._policy.allows(scope["method"], scope["path"]):
-            return 404, f"no such route: {scope['method']} {scope['path']}"
+            return "route", f"no such route: {scope['method']} {scope['path']}"
         if self.traffic.draining and scope["method"] == "POST":
-            return 503, "the server is shutting down; try again"
+            return "draining", "the server is shutting down; try again"
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._policy.max_body_bytes:
-            return 413, _too_large(self._policy.max_body_bytes)
+            return "size", _too_large(self._policy.max_body_bytes)
         return None
 
 
@@ -147,6 +159,7 @@ class _Exchange:
     traffic: Traffic
     receive_next: Receive
     send_next: Send
+    counted: bool
     status: int = 0
     received_bytes: int = 0
     is_cut: bool = False
@@ -162,7 +175,7 @@ class _Exchange:
                 *_without(message.get("headers", []), REQUEST_ID_HEADER),
                 (REQUEST_ID_HEADER.encode(), self.request_id.encode()),
             ]
-        elif message["type"] == "http.response.body":
+        elif message["type"] == "http.response.body" and self.counted and self.status == 200:
             self.traffic.sent += 1
         await self.send_next(message)
 
@@ -172,7 +185,8 @@ class _Exchange:
         self.received_bytes += len(message.get("body", b""))
         if self.received_bytes > self.max_body_bytes and not self.is_cut:
             if self.status == 0:
-                await _refuse(self.send, 413, _too_large(self.max_body_bytes))
+                self.traffic.refused["size"] += 1
+                await _refuse(self.send, "size", _too_large(self.max_body_bytes))
             self.is_cut = True
         return {"type": "http.disconnect"} if self.is_cut else message
 
@@ -185,11 +199,11 @@ def _without(headers: list[tuple[bytes, bytes]], *names: str) -> list[tuple[byte
     return [(name, value) for name, value in headers if name.decode("latin-1").lower() not in names]
 
 
-async def _refuse(send: Send, status: int, sentence: str) -> None:
+async def _refuse(send: Send, reason: str, sentence: str) -> None:
     """An error in the shape OpenAI clients read; the connection closes, so a retry may reach another pod."""
-    kind = {404: "NotFoundError", 413: "BadRequestError"}.get(status, "ServiceUnavailableError")
+    status, kind = REFUSALS[reason]
     extra = {"connection": "close"}
-    if status == 503:
+    if reason == "draining":
         extra["retry-after"] = str(_RETRY_AFTER_SECONDS)
     await _respond(send, status, {"error": {"message": sentence, "type": kind, "code": status}}, extra)
 

@@ -46,7 +46,7 @@ async def drain(api: VllmApi, settings: DrainSettings, has_ended: Callable[[], b
     return DrainOutcome(
         finished=counts.finished - before.finished,
         aborted=counts.running,
-        refused=counts.refused - before.refused,
+        refused=counts.refused.get("draining", 0),
         seconds=round(loop.time() - started, 3),
         reason=reason,
     )

@@ -28,6 +28,7 @@ class Observer:
     compiled_seconds: float = 0.0
     last_canary_at: float | None = None
     _steps_read_at: float | None = None
+    _answered_wrong: bool = False
     _known: frozenset[tuple[int, str]] = frozenset()
 
     @property
@@ -61,7 +62,7 @@ class Observer:
         self._see_processes(processes)
 
     def canary_done(self, now: float, started: float, result: CanaryResult) -> None:
-        """Take the outcome of a canary in; one that failed while others got tokens says nothing."""
+        """Take the outcome of a canary in; one that got no answer while the engine took steps says nothing."""
         self.last_canary_at = now
         facts, canary = self.facts, self.canary
         if result.error is None:
@@ -78,9 +79,11 @@ class Observer:
             )
             return
         moved_meanwhile = facts.progress_at is not None and facts.progress_at >= started
-        if facts.was_ready and (moved_meanwhile or (facts.pending > 0 and not self.is_blind)):
+        is_behind_others = moved_meanwhile or (facts.pending > 0 and not self.is_blind)
+        if facts.was_ready and is_behind_others and not result.is_wrong:
             self.canary = canary.model_copy(update={"inconclusive": canary.inconclusive + 1})
             return
+        self._answered_wrong = result.is_wrong
         failures = canary.consecutive_failures + 1
         self.canary = canary.model_copy(
             update={"failed": canary.failed + 1, "consecutive_failures": failures, "last_error": result.error}
@@ -97,8 +100,10 @@ class Observer:
         if sample.gate is not None:
             self.gate = sample.gate
         if moved:
-            # whatever failed before, the engine works now
-            self.facts = replace(self.facts, progress_at=self.facts.now, canary_failures=0, canary_error=None)
+            self.facts = replace(self.facts, progress_at=self.facts.now)
+        if moved and not self._answered_wrong:
+            # a canary that got no answer is outdated by a step; one that got a wrong answer is not
+            self.facts = replace(self.facts, canary_failures=0, canary_error=None)
             self.canary = self.canary.model_copy(update={"consecutive_failures": 0})
 
     def _see_pending(self) -> None:

@@ -58,7 +58,7 @@ class Report:
                 "traffic": TrafficState(
                     running=facts.pending,
                     finished=observer.gate.finished if observer.gate else 0,
-                    refused=observer.gate.refused if observer.gate else 0,
+                    refused=observer.gate.refused if observer.gate else {},
                     seconds_since_progress=since_progress,
                 ),
                 "memory": memory,

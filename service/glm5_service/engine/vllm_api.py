@@ -45,8 +45,8 @@ class GateCounts:
 
     running: int
     finished: int
-    refused: int
     sent: int
+    refused: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """One request for one token; `error` is None if it came."""
+    """One request for one token; `error` is None if it came, `is_wrong` if an answer came without one."""
 
     seconds: float
     error: str | None
+    is_wrong: bool = False
 
 
 def parse_steps(text: str) -> Steps:
@@ -118,15 +119,17 @@ class VllmApi:
         body = {"model": self._model, "prompt": "1", "max_tokens": 1, "temperature": 0, "logprobs": 1}
         loop = asyncio.get_running_loop()
         started = loop.time()
+        is_wrong = False
         try:
             async with asyncio.timeout(timeout):
                 response = await self._client.post("/v1/completions", json=body, timeout=timeout)
             error = _canary_error(response)
+            is_wrong = error is not None
         except (TimeoutError, httpx.TimeoutException):
             error = f"no answer in {timeout:g} s"
-        except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as problem:
+        except httpx.HTTPError as problem:
             error = f"{type(problem).__name__}: {problem}".rstrip(": ")
-        return CanaryResult(loop.time() - started, error)
+        return CanaryResult(loop.time() - started, error, is_wrong)
 
     async def _get(self, path: str) -> httpx.Response | None:
         try:
@@ -138,11 +141,14 @@ class VllmApi:
 def _canary_error(response: httpx.Response) -> str | None:
     if response.status_code != 200:
         return f"status {response.status_code}: {response.text[:200]}"
-    answer = response.json()
-    if answer["usage"]["completion_tokens"] != 1:
-        return f"{answer['usage']['completion_tokens']} tokens instead of 1"
-    logprob = answer["choices"][0]["logprobs"]["token_logprobs"][0]
-    return None if math.isfinite(logprob) else f"logprob {logprob}"
+    try:
+        answer = response.json()
+        if answer["usage"]["completion_tokens"] != 1:
+            return f"{answer['usage']['completion_tokens']} tokens instead of 1"
+        logprob = answer["choices"][0]["logprobs"]["token_logprobs"][0]
+        return None if math.isfinite(logprob) else f"logprob {logprob}"
+    except (ValueError, KeyError, IndexError, TypeError) as problem:
+        return f"not a completion ({type(problem).__name__}): {response.text[:200]}"
 
 
 def _gate_counts(response: httpx.Response | None) -> GateCounts | None:
@@ -150,6 +156,6 @@ def _gate_counts(response: httpx.Response | None) -> GateCounts | None:
         return None
     try:
         counts = response.json()
-        return GateCounts(counts["running"], counts["finished"], counts["refused"], counts["sent"])
+        return GateCounts(counts["running"], counts["finished"], counts["sent"], counts["refused"])
     except (ValueError, KeyError, TypeError):
         return None

@@ -59,7 +59,9 @@ def test_extra_arguments_come_last() -> None:
 
 def test_api_key_is_not_on_the_command_line() -> None:
     """The key goes by environment only, where other users of the host do not see it."""
-    command = engine_command(load(environ={"GLM5_ENGINE__API_KEY": "hunter2"}).settings, MODEL, "cpu", "token")
+    command = engine_command(
+        load(environ={"GLM5_ENGINE__API_KEY": "hunter2"}).settings, MODEL, "cpu", "token"
+    )
     assert "hunter2" not in " ".join(command.argv)
     assert command.secrets["VLLM_API_KEY"] == "hunter2"
 

@@ -6,6 +6,7 @@ Faults: hang (nothing is generated), dead (/health is 503), blind (no metrics), 
 import asyncio
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import uvicorn
@@ -86,7 +87,7 @@ def application(engine: Engine) -> FastAPI:
 
 
 def main(argv: list[str], run_dir: Path) -> None:
-    flags = dict(zip(argv, argv[1:], strict=False))
+    flags = dict(pairwise(argv))
     uvicorn.run(
         application(Engine(run_dir)),
         host=flags["--host"],

@@ -1,0 +1,198 @@
+"""What counts as progress, as waiting work, as a compilation and as a lost process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from glm5_service.engine.backend import BackendCheck, check_backend, expected_backend
+from glm5_service.engine.health import Facts
+from glm5_service.engine.logwatch import LogFacts, read_line
+from glm5_service.engine.observe import BLIND_SECONDS, Observer
+from glm5_service.engine.processes import ProcessView
+from glm5_service.engine.vllm_api import CanaryResult, GateCounts, Sample, parse_steps
+from glm5_service.rundir import Attestation, CompileMark
+
+CORE, WORKER = (11, "EngineCore"), (12, "Worker")
+ALL = ProcessView(frozenset({10, 11, 12}), frozenset({CORE, WORKER}))
+PAGE = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+vllm:num_requests_running{engine="0",model_name="glm-5"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="glm-5"} 1.0
+vllm:generation_tokens_total{engine="0",model_name="glm-5"} 40.0
+vllm:generation_tokens_total{engine="1",model_name="glm-5"} 2.0
+vllm:request_success_total{engine="0",finished_reason="abort",model_name="glm-5"} 7.0
+"""
+
+
+def _page(tokens: float, aborted: int = 0) -> str:
+    return (
+        f'vllm:generation_tokens_total{{engine="0"}} {tokens}\n'
+        f'vllm:request_success_total{{engine="0",finished_reason="abort"}} {aborted}\n'
+    )
+
+
+def _gate(running: int = 0, sent: int = 0) -> GateCounts:
+    return GateCounts(running, 0, sent, {})
+
+
+def _observer(**facts: Any) -> Observer:
+    return Observer(Facts(0, was_ready=True, canary_passed=True, api_answered=True, **facts))
+
+
+def _look(observer: Observer, now: float, **seen: Any) -> None:
+    sample = Sample(200, parse_steps(seen["page"]) if "page" in seen else None, seen.get("gate"))
+    view = seen.get("processes", ALL)
+    observer.look(now, sample, view, LogFacts(), BackendCheck(), seen.get("marks", []))
+
+
+def test_step_counters_are_summed_over_engines() -> None:
+    """Series of several engines count together; others are not read."""
+    steps = parse_steps(PAGE)
+    assert (steps.pending, steps.total("vllm:generation_tokens_total")) == (3, 42.0)
+    assert steps.total("vllm:request_success_total") == 0
+
+
+def test_moving_counters_are_progress_and_client_aborts_are_not() -> None:
+    """Clients that give up move vLLM's request counts; only what the scheduler moves counts as a step."""
+    observer = _observer()
+    _look(observer, 1, page=_page(5))
+    _look(observer, 2, page=_page(6))
+    _look(observer, 3, page=_page(6, aborted=3))
+    assert observer.facts.progress_at == 2
+
+
+def test_waiting_work_is_what_the_gate_holds() -> None:
+    """A hung engine never reports the requests that reach it; the gate in front of it does."""
+    observer = _observer()
+    _look(observer, 1, page=_page(5), gate=_gate(0))
+    _look(observer, 2, page=_page(5), gate=_gate(3))
+    _look(observer, 9, page=_page(5), gate=_gate(1))
+    assert (observer.facts.pending, observer.facts.pending_since) == (1, 2)
+    _look(observer, 10, page=_page(5), gate=_gate(0))
+    assert (observer.facts.pending, observer.facts.pending_since) == (0, None)
+
+
+def test_answers_to_users_are_progress_only_where_counters_cannot_be_read() -> None:
+    """While the counters are readable they alone decide; without them, answers that go out are the sign of life."""
+    observer = _observer()
+    _look(observer, 1, page=_page(5), gate=_gate(1, sent=1))
+    _look(observer, 2, page=_page(5), gate=_gate(1, sent=2))
+    assert observer.facts.progress_at is None
+    _look(observer, 2 + BLIND_SECONDS + 1, gate=_gate(1, sent=3))
+    assert observer.is_blind
+    assert observer.facts.progress_at == 13
+
+
+def test_compilers_and_marks_are_compilations() -> None:
+    """A compiler in the engine's session, or a mark by one of its living processes, is a compilation."""
+    observer = _observer()
+    _look(observer, 1, processes=replace(ALL, compilers=("ptxas",)))
+    assert (observer.facts.compiling, observer.facts.compile_since) == ("ptxas", 1)
+    mark = CompileMark(kernel="decode", since=time.time())
+    _look(observer, 2, marks=[(12, mark)])
+    assert observer.facts.compiling == "decode"
+    _look(observer, 3, marks=[(99, mark)])
+    assert observer.facts.compiling is None
+
+
+def test_a_chain_of_compilations_has_one_cap() -> None:
+    """Without a step between them, the second compilation does not restart the clock of the first."""
+    observer = _observer()
+    compiling = replace(ALL, compilers=("nvcc",))
+    _look(observer, 1, page=_page(1), processes=compiling)
+    _look(observer, 2, page=_page(1))
+    _look(observer, 3, page=_page(1), processes=compiling)
+    assert observer.facts.compile_since == 1
+    _look(observer, 4, page=_page(2))
+    _look(observer, 5, page=_page(2), processes=compiling)
+    assert observer.facts.compile_since == 5
+
+
+def test_a_process_that_was_there_when_ready_must_stay() -> None:
+    """The engine core may die while the API server goes on answering; its absence is enough."""
+    observer = Observer(Facts(0))
+    _look(observer, 1)
+    observer.facts = replace(observer.facts, was_ready=True)
+    _look(observer, 2, processes=ProcessView(frozenset({10, 12}), frozenset({WORKER})))
+    assert observer.facts.lost_processes == ("EngineCore",)
+
+
+def test_processes_may_come_and_go_before_readiness() -> None:
+    """While it starts, vLLM ends helpers of its own."""
+    observer = Observer(Facts(0))
+    _look(observer, 1)
+    _look(observer, 2, processes=ProcessView(frozenset({10, 12}), frozenset({WORKER})))
+    assert observer.facts.lost_processes == ()
+
+
+def test_canary_that_fails_while_others_get_tokens_says_nothing() -> None:
+    """A canary that times out behind user work is inconclusive; on an idle engine it is a failure."""
+    observer = _observer()
+    _look(observer, 1, page=_page(1), gate=_gate(1))
+    observer.canary_done(2, 1, CanaryResult(1.0, "no answer in 1 s"))
+    assert (observer.canary.inconclusive, observer.facts.canary_failures) == (1, 0)
+    _look(observer, 3, page=_page(1), gate=_gate(0))
+    observer.canary_done(4, 3, CanaryResult(1.0, "no answer in 1 s"))
+    assert (observer.canary.failed, observer.facts.canary_failures) == (1, 1)
+    observer.canary_done(6, 5, CanaryResult(0.1, None))
+    assert (observer.canary.passed, observer.facts.canary_failures) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("(Worker pid=1) INFO Starting to load model /m...", LogFacts(startup="loading")),
+        ("INFO Capturing CUDA graphs (decode, FULL): 3%", LogFacts(startup="compiling")),
+        (
+            "INFO init engine (profile, create kv cache, warmup model) took 0.47 s",
+            LogFacts(startup="warming"),
+        ),
+        ("INFO GPU KV cache size: 254,080 tokens, Maximum concurrency", LogFacts(kv_tokens=254080)),
+        ("INFO Model loading took 1.5 GiB memory and 2.0 seconds", LogFacts(weights_bytes=3 * 2**29)),
+        (
+            "WARNING Triton kernel JIT compilation during inference: _decode. This causes a latency spike",
+            LogFacts(compiles_after_warmup=1, last_compile="_decode"),
+        ),
+        ("INFO something else", LogFacts()),
+    ],
+)
+def test_log_lines(line: str, expected: LogFacts) -> None:
+    """Lines of vLLM's log are facts; a phase never goes back."""
+    assert read_line(LogFacts(), line) == expected
+    assert read_line(LogFacts(startup="warming"), line).startup == "warming"
+
+
+@pytest.mark.parametrize(
+    ("setting", "architecture", "expected"),
+    [
+        ("auto", "glm-dsa", "TORCH_MLA_SPARSE"),
+        ("auto", "qwen3", None),
+        ("none", "glm-dsa", None),
+        ("OTHER", "qwen3", "OTHER"),
+    ],
+)
+def test_expected_backend(setting: str, architecture: str, expected: str | None) -> None:
+    """GLM-5 must run on the plugin's backend of its profile unless the settings say otherwise."""
+    assert expected_backend(setting, "cpu", architecture) == expected
+
+
+@pytest.mark.parametrize(
+    ("attested", "problem", "wrong"),
+    [
+        ([], "no attention by B attested yet by ranks 0, 1", False),
+        ([(0, "B", 1.0)], "no attention by B attested yet by ranks 1", False),
+        ([(0, "B", 1.0), (1, "B", None)], "no attention by B attested yet by ranks 1", False),
+        ([(0, "B", 1.0), (1, "A", 1.0)], "rank 1 runs attention backend A; expected B", True),
+        ([(0, "B", 1.0), (1, "B", 2.0)], None, False),
+    ],
+)
+def test_every_rank_must_attest(
+    attested: list[tuple[int, str, float | None]], problem: str | None, wrong: bool
+) -> None:
+    """Readiness needs real attention by the expected backend on every rank."""
+    records = [Attestation(rank=rank, backend=name, first_call_at=at) for rank, name, at in attested]
+    assert check_backend(records, "B", 2) == BackendCheck(problem, wrong)

@@ -1,0 +1,185 @@
+"""`glm5 serve` with a stand-in engine behind the real gate: probes, faults and draining from the outside."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.serving import Serving, start_serving
+
+FAST = (
+    "engine.profile=cpu",
+    "preflight.enabled=false",
+    "health.poll_seconds=0.05",
+    "health.canary_idle_seconds=0.2",
+    "health.canary_timeout_seconds=0.3",
+    "health.canary_failures=2",
+    "health.stall_seconds=1",
+    "drain.endpoint_grace_seconds=0.3",
+)
+Start = Callable[..., Serving]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `glm5 serve` with a stand-in engine that answers HTTP."""
+    running: list[Serving] = []
+    model = tmp_path / "good.gguf"
+    model.write_text("good")
+
+    def begin(*settings: str, **env: str) -> Serving:
+        serving = start_serving(
+            model, tmp_path / "run", *FAST, *settings, fake=True, FAKE_ENGINE="serve", **env
+        )
+        running.append(serving)
+        return serving
+
+    yield begin
+    for serving in running:
+        serving.stop()
+
+
+def _fault(serving: Serving, name: str) -> None:
+    (serving.run_dir / "fault").write_text(name)
+
+
+def _stream(serving: Serving, count: int, result: list[object]) -> threading.Thread:
+    """A streaming request in the background; its lines, or its error, end up in `result`."""
+
+    def ask() -> None:
+        try:
+            with httpx.stream(
+                "POST", f"{serving.api}/v1/chat/completions", json={"max_tokens": count}, timeout=30
+            ) as answer:
+                result.extend(line for line in answer.iter_lines() if line)
+        except httpx.HTTPError as error:
+            result.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    serving.until(lambda: serving.status()["traffic"]["running"] == 1, 10)
+    return thread
+
+
+def test_ready_after_one_token_from_the_expected_backend(start: Start) -> None:
+    """Readiness follows one real token and the attestation; the phases on the way are recorded."""
+    serving = start()
+    serving.until_ready(20)
+    assert [serving.probe(name)[0] for name in ("startupz", "readyz", "livez")] == [200, 200, 200]
+    state = serving.status()
+    assert state["canary"]["passed"] >= 1
+    assert state["attested_backends"] == ["TORCH_MLA_SPARSE"]
+    assert [span["phase"] for span in state["phases"]] == ["starting", "warming"]
+    assert serving.engine_json()["phase"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("backend", "phase", "reason"),
+    [
+        ("FLASHMLA", "failed", "rank 0 runs attention backend FLASHMLA; expected TORCH_MLA_SPARSE"),
+        ("", "warming", "no attention by TORCH_MLA_SPARSE attested yet by ranks 0"),
+    ],
+)
+def test_never_ready_without_the_expected_backend(
+    start: Start, backend: str, phase: str, reason: str
+) -> None:
+    """Tokens from another backend, or from one that nobody attests, do not make the engine ready, nor kill it."""
+    serving = start(FAKE_BACKEND=backend)
+    serving.until(lambda: serving.probe("readyz")[1].get("reason") == reason, 20)
+    assert [serving.probe(name)[0] for name in ("startupz", "readyz", "livez")] == [503, 503, 200]
+    assert serving.status()["phase"] == phase
+
+
+@pytest.mark.parametrize("fault", ["hang", "lie"])
+def test_idle_engine_that_gives_no_token_is_found(start: Start, fault: str) -> None:
+    """With nothing queued, canaries find a hang; the first failure costs readiness, the last liveness."""
+    serving = start("health.canary_failures=3")
+    serving.until_ready(20)
+    _fault(serving, fault)
+    serving.until(lambda: serving.probe("readyz")[0] == 503, 20)
+    assert serving.probe("startupz")[0] == 200
+    serving.until(lambda: serving.probe("livez")[0] == 503, 30)
+    assert "3 canaries in a row gave no token" in serving.probe("livez")[1]["reason"]
+
+
+def test_hang_with_queued_work_is_found_and_may_heal(start: Start) -> None:
+    """Queued work without a step costs readiness at half the limit and liveness at the limit, until steps return."""
+    serving = start("health.canary_idle_seconds=60")
+    serving.until_ready(20)
+    result: list[object] = []
+    _fault(serving, "hang")
+    thread = _stream(serving, 3, result)
+    serving.until(lambda: serving.status()["phase"] == "stalled", 10)
+    serving.until(lambda: serving.probe("livez")[0] == 503, 10)
+    assert "1 requests wait and no engine step was seen" in serving.probe("livez")[1]["reason"]
+    _fault(serving, "")
+    serving.until_ready(10)
+    thread.join()
+    assert result == ["data: 0", "data: 1", "data: 2"]
+
+
+def test_dead_engine_behind_a_living_api_is_found(start: Start) -> None:
+    """vLLM's own 503 is believed at once."""
+    serving = start()
+    serving.until_ready(20)
+    _fault(serving, "dead")
+    serving.until(lambda: serving.probe("livez")[0] == 503, 10)
+
+
+def test_unreadable_metrics_kill_nobody(start: Start) -> None:
+    """Without counters the canary speaks for the engine, and the engine stays ready."""
+    serving = start()
+    serving.until_ready(20)
+    _fault(serving, "blind")
+    passed = serving.status()["canary"]["passed"]
+    serving.until(lambda: serving.status()["canary"]["passed"] > passed + 2, 20)
+    assert [serving.probe(name)[0] for name in ("readyz", "livez")] == [200, 200]
+
+
+def test_drain_lets_a_stream_finish(start: Start) -> None:
+    """On SIGTERM readiness fails first, new requests are refused after the grace, the stream ends whole, exit 0."""
+    serving = start()
+    serving.until_ready(20)
+    (serving.run_dir / "end").touch()
+    result: list[object] = []
+    thread = _stream(serving, 60, result)
+    serving.process.send_signal(signal.SIGTERM)
+    serving.until(lambda: serving.probe("readyz")[0] == 503, 5)
+    assert serving.probe("livez")[0] == 200
+    serving.until(lambda: httpx.post(f"{serving.api}/v1/completions", json={}).status_code == 503, 5)
+    thread.join()
+    assert result == [f"data: {number}" for number in range(60)]
+    assert serving.process.wait(20) == 0
+    outcome = serving.engine_json()["drain"]
+    assert (outcome["aborted"], outcome["refused"]) == (0, 1)
+    assert outcome["finished"] >= 1
+    assert (serving.run_dir / "end").read_text().endswith("all requests finished\n")
+
+
+def test_drain_aborts_and_counts_what_exceeds_the_limit(start: Start) -> None:
+    """A request longer than the limit is aborted, counted, and the command still ends with 0."""
+    serving = start("drain.limit_seconds=0.3", "engine.stop_timeout_seconds=5")
+    serving.until_ready(20)
+    result: list[object] = []
+    thread = _stream(serving, 10_000, result)
+    serving.process.send_signal(signal.SIGTERM)
+    assert serving.process.wait(20) == 0
+    thread.join()
+    assert isinstance(result[-1], httpx.HTTPError)
+    outcome = serving.engine_json()["drain"]
+    assert (outcome["aborted"], outcome["reason"]) == (1, "the limit of 0.3 s was reached")
+
+
+def test_hung_engine_is_not_drained(start: Start) -> None:
+    """Requests of an engine that is found hung cannot finish, so a stop does not wait for them."""
+    serving = start("drain.limit_seconds=600")
+    serving.until_ready(20)
+    _fault(serving, "hang")
+    serving.until(lambda: serving.probe("livez")[0] == 503, 20)
+    serving.process.send_signal(signal.SIGTERM)
+    assert serving.process.wait(20) == 0
+    assert serving.engine_json()["drain"] is None
