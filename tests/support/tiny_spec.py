@@ -63,3 +63,7 @@ class TinySpec:
     write_indexer_types: bool = False
     name: str = "tiny-glm-dsa"
     tokenizer: TinyTokenizer | None = None
+
+
+# the smallest model that has everything: for tests of the file, where attention's sizes do not matter
+SMALL = TinySpec(layers=2, heads=2, experts=4, index_heads=4)

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.glm5_header import write_glm5
 from tests.support.raw_gguf import RawGGUF
 from tests.support.tiny_gguf import TinyModel, write_tiny
-from tests.support.tiny_spec import TinySpec
+from tests.support.tiny_spec import SMALL
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     """A whole model in one file: one dense layer, one with experts, and the MTP block."""
-    return write_tiny(tmp_path_factory.mktemp("tiny"), TinySpec(layers=2, mtp=True, heads=2, experts=4, index_heads=4))
+    return write_tiny(tmp_path_factory.mktemp("tiny"), replace(SMALL, mtp=True))
 
 
 @pytest.fixture(scope="session")
 def split(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     """A model of two layers in three splits."""
-    return write_tiny(tmp_path_factory.mktemp("split"), TinySpec(layers=2, splits=3, heads=2, experts=4, index_heads=4, seed=1))
+    return write_tiny(tmp_path_factory.mktemp("split"), replace(SMALL, splits=3, seed=1))
+
+
+@pytest.fixture(scope="session")
+def glm5(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """GLM-5 at its real size in ten sparse splits: headers without data."""
+    return write_glm5(tmp_path_factory.mktemp("glm5"))
 
 
 @pytest.fixture(scope="session")
