@@ -19,6 +19,7 @@ from glm5_service.errors import ExitCode, Glm5Error
 COMMANDS = {
     "stage": ("glm5_service.commands.stage", "Bring the model here, verify it and publish it."),
     "serve": ("glm5_service.commands.serve", "Start the engine and stay with it."),
+    "sidecar": ("glm5_service.commands.sidecar", "Answer /metrics for the whole pod."),
     "gguf": ("glm5_service.commands.gguf", "Look into a GGUF file."),
     "config": ("glm5_service.commands.config", "Show every setting, its value and where it came from."),
     "demo": ("glm5_service.commands.demo", "Ask a served model a question and show how it answers."),

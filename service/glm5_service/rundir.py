@@ -93,6 +93,7 @@ class EngineState(Record):
     schema_version: Literal[1] = 1
     phase: Phase
     since: AwareDatetime
+    condition: str = "starting_up"
     reason: str
     remedy: str = ""
     started: bool = False
@@ -139,6 +140,22 @@ class CompileMark(Record):
 
     kernel: str
     since: float
+
+
+class StagingState(Record):
+    """staging.json, written by `glm5 stage`: how far it is."""
+
+    phase: str
+    reason: str | None = None
+    total_bytes: int = 0
+    present_bytes: int = 0
+    fetched_bytes: int = 0
+    hashed_bytes: int = 0
+    bytes_per_second: float = 0
+    retries: int = 0
+    restarts: int = 0
+    phase_seconds: dict[str, float] = {}
+    updated_at: AwareDatetime
 
 
 class RunDir:

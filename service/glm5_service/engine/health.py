@@ -11,6 +11,23 @@ from typing import Literal
 from glm5_service.rundir import Phase
 
 Startup = Literal["starting", "loading", "compiling", "warming"]
+# why the phase is what it is, as a fixed list of words for metrics and alerts
+Condition = Literal[
+    "starting_up",
+    "first_token_awaited",
+    "backend_not_attested",
+    "backend_wrong",
+    "idle",
+    "serving",
+    "compiling_kernel",
+    "no_step",
+    "no_token",
+    "engine_dead",
+    "process_lost",
+    "ended",
+    "draining",
+    "stopped",
+]
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,7 @@ class Verdict:
     """What the probes say, why, and what would change it."""
 
     phase: Phase
+    condition: Condition
     reason: str
     remedy: str = ""
     ready: bool = False
@@ -60,42 +78,46 @@ class Verdict:
 
 def assess(facts: Facts, limits: Limits) -> Verdict:
     """The verdict on `facts`; the first rule that applies decides."""
-    return (
-        _ended(facts) or _dead(facts) or _starting(facts) or _stuck(facts, limits) or _serving(facts, limits)
-    )
+    return _ended(facts) or _dead(facts) or _starting(facts) or _stuck(facts, limits) or _serving(facts)
 
 
 def _ended(facts: Facts) -> Verdict | None:
     if facts.exit_code is not None:
         if facts.stop_requested:
-            return Verdict("stopped", "the engine stopped as it was told to", live=False)
-        return Verdict(
-            "failed", f"the engine ended with {facts.exit_code}", "Restart the container.", live=False
-        )
+            return Verdict("stopped", "stopped", "the engine stopped as it was told to", live=False)
+        reason = f"the engine ended with {facts.exit_code}"
+        return Verdict("failed", "ended", reason, "Restart the container.", live=False)
     if facts.stop_requested:
-        return Verdict("draining", "told to stop; running requests finish", "Nothing; the pod ends.")
+        reason = "told to stop; running requests finish"
+        return Verdict("draining", "draining", reason, "Nothing; the pod ends.")
     return None
 
 
 def _dead(facts: Facts) -> Verdict | None:
     if facts.lost_processes:
         names = ", ".join(facts.lost_processes)
-        return Verdict("failed", f"the engine lost {names}", "Restart the container.", live=False)
+        return Verdict(
+            "failed", "process_lost", f"the engine lost {names}", "Restart the container.", live=False
+        )
     if facts.api_says_dead:
-        return Verdict("failed", "vLLM says that its engine is dead", "Restart the container.", live=False)
+        reason = "vLLM says that its engine is dead"
+        return Verdict("failed", "engine_dead", reason, "Restart the container.", live=False)
     return None
 
 
 def _starting(facts: Facts) -> Verdict | None:
     if facts.backend_wrong and facts.backend_problem:
-        return Verdict("failed", facts.backend_problem, "Correct the settings; a restart changes nothing.")
+        remedy = "Correct the settings; a restart changes nothing."
+        return Verdict("failed", "backend_wrong", facts.backend_problem, remedy)
     if not facts.api_answered:
-        return Verdict(facts.startup, f"the engine is {facts.startup}", "The API answers.")
+        reason = f"the engine is {facts.startup}"
+        return Verdict(facts.startup, "starting_up", reason, "The API answers.")
     if not facts.canary_passed:
         reason = f"no token yet: {facts.canary_error}" if facts.canary_error else "the first token is awaited"
-        return Verdict("warming", reason, "One token comes from the engine.")
+        return Verdict("warming", "first_token_awaited", reason, "One token comes from the engine.")
     if facts.backend_problem:
-        return Verdict("warming", facts.backend_problem, "Every rank attests the expected backend.")
+        remedy = "Every rank attests the expected backend."
+        return Verdict("warming", "backend_not_attested", facts.backend_problem, remedy)
     return None
 
 
@@ -105,6 +127,7 @@ def _stuck(facts: Facts, limits: Limits) -> Verdict | None:
     if stood >= limits.stall_seconds / 2:
         return Verdict(
             "failed" if stood >= limits.stall_seconds else "stalled",
+            "no_step",
             f"{facts.pending} requests wait and no engine step was seen for {stood:.0f} s",
             f"An engine step; after {limits.stall_seconds:g} s the container is restarted.",
             live=stood < limits.stall_seconds,
@@ -113,6 +136,7 @@ def _stuck(facts: Facts, limits: Limits) -> Verdict | None:
         is_live = facts.canary_failures < limits.canary_failures
         return Verdict(
             "stalled" if is_live else "failed",
+            "no_token",
             f"{facts.canary_failures} canaries in a row gave no token: {facts.canary_error}",
             f"A canary that passes; after {limits.canary_failures} failures the container is restarted.",
             live=is_live,
@@ -120,13 +144,13 @@ def _stuck(facts: Facts, limits: Limits) -> Verdict | None:
     return None
 
 
-def _serving(facts: Facts, limits: Limits) -> Verdict:
+def _serving(facts: Facts) -> Verdict:
     if facts.compiling is not None and facts.compile_since is not None:
-        seconds = facts.now - facts.compile_since
-        return Verdict("ready", f"compiling {facts.compiling} for {seconds:.0f} s while serving", ready=True)
-    return Verdict(
-        "ready", f"serving, {facts.pending} requests running" if facts.pending else "idle", ready=True
-    )
+        reason = f"compiling {facts.compiling} for {facts.now - facts.compile_since:.0f} s while serving"
+        return Verdict("ready", "compiling_kernel", reason, ready=True)
+    if facts.pending:
+        return Verdict("ready", "serving", f"serving, {facts.pending} requests running", ready=True)
+    return Verdict("ready", "idle", "idle", ready=True)
 
 
 def standing_still_seconds(facts: Facts, limits: Limits) -> float:

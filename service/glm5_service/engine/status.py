@@ -40,6 +40,7 @@ class Report:
             update={
                 "phase": verdict.phase,
                 "since": self._since,
+                "condition": verdict.condition,
                 "reason": verdict.reason,
                 "remedy": verdict.remedy,
                 "started": facts.was_ready or verdict.ready,

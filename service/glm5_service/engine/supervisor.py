@@ -60,7 +60,7 @@ class Supervisor:
         self._log_facts = logwatch.LogFacts()
         self._observer = Observer(Facts(time.monotonic()))
         self._report = Report(launch.identity)
-        self._verdict = Verdict("starting", "the engine is started")
+        self._verdict = Verdict("starting", "starting_up", "the engine is started")
         self._stop = asyncio.Event()
         self._engine: EngineProcess | None = None
         self._canary: asyncio.Task[None] | None = None

