@@ -15,7 +15,7 @@ FETCH_AGAIN = "Fetch the file again"
 
 # a GLM-5 header (155k tokens, 320k merges, 1,800 tensors) is about 12 MB: the bound leaves room and keeps a
 # corrupt count from costing seconds
-MAX_HEADER_BYTES = 64 << 20
+MAX_HEADER_BYTES = 32 << 20
 _READ_BYTES = 1 << 20
 
 SCALARS = {
