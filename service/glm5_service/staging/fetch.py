@@ -1,7 +1,5 @@
-"""Brings missing bytes: workers read ranges into partial files, hashers follow behind and let verified files in.
-
-A file is hashed in order by a thread that reads it back just behind the writers, out of the page cache, so parts may
-arrive in any order and SHA-256 costs no second pass over the disk. Next hop: build.Build.accept.
+"""Brings missing bytes: workers read ranges into partial files and hash what arrives in order; hashers read back from
+the volume what did not. A file whose digest matches enters the build. Next hop: build.Build.accept.
 """
 
 from __future__ import annotations
@@ -11,13 +9,13 @@ import threading
 from collections.abc import Callable, Mapping
 
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.blocks import Window
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.digests import Hasher
 from glm5_service.staging.faults import Stopped, Transient
 from glm5_service.staging.lock import TargetLock
+from glm5_service.staging.pace import Pace
 from glm5_service.staging.partial import Partial
-from glm5_service.staging.peek import PEEK_BYTES, peek
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
@@ -27,7 +25,10 @@ from glm5_service.staging.transfers import Claim, Transfer, Transfers
 from glm5_service.staging.volume import Volume
 
 READ_BYTES = 1 << 20
-JOURNAL_BYTES = 1 << 20
+# room for arriving bytes over all workers; large writes, and still far from the memory a small container has
+WINDOW_BYTES, ALL_WINDOWS_BYTES = 4 << 20, 96 << 20
+# a slow connection's bytes are written and journalled at least so often
+FLUSH_SECONDS = 1.0
 CHECKPOINT_SECONDS = 30.0
 DAMAGES_ALLOWED = 1
 JOIN_SECONDS = 5.0
@@ -48,7 +49,7 @@ class Fetch:
     ) -> None:
         self._settings, self._sources, self._build = settings, sources, build
         self._volume, self._lock, self._progress, self._clock = volume, lock, progress, clock
-        self._halt = threading.Event()
+        self._halt, self._over = threading.Event(), threading.Event()
         self._patience = Patience(settings, clock, self._halt)
         self._limit = RateLimit(settings.rate_limit, clock, self._halt)
         # small reads under a rate limit, or one read would overdraw it for a long time
@@ -61,12 +62,13 @@ class Fetch:
 
     def run(self, files: list[RemoteFile], stop: threading.Event) -> None:
         """Fetch and verify `files`. Raises StagingError, SourceChanged, Stopped (when `stop` is set)."""
+        settings = self._settings
         partials = [Partial(self._volume.partials, file, self._lock.owner.nonce) for file in files]
-        self._transfers = Transfers(partials, self._settings.part_bytes, self._halt)
-        hashers = min(len(files), max(1, len(os.sched_getaffinity(0))), 4)
+        self._transfers = Transfers(partials, settings.part_bytes, settings.architecture, self._halt)
+        hashers = max(1, min(len(files), len(os.sched_getaffinity(0)), 4))
         keeper = self._thread("keeper", self._keep)
-        threads = [self._thread(f"worker-{n}", self._work) for n in range(self._settings.connections)]
-        threads += [self._thread(f"hasher-{n}", self._follow) for n in range(hashers)]
+        threads = [self._thread(f"worker-{n}", self._work) for n in range(settings.connections)]
+        threads += [self._thread(f"hasher-{n}", self._catch_up) for n in range(hashers)]
         for thread in (*threads, keeper):
             thread.start()
         while any(thread.is_alive() for thread in threads) and not self._halt.is_set():
@@ -82,7 +84,8 @@ class Fetch:
         self._halt.set()
         for thread in threads:
             thread.join(JOIN_SECONDS)
-        # a thread that still waits for a silent server finds `halt` set when it wakes and touches nothing;
+        self._over.set()
+        # a thread that still waits for a silent server finds `over` set when it wakes and writes nothing;
         # its file stays open so that the number is not given to another file
         if not any(thread.is_alive() for thread in threads):
             for partial in partials:
@@ -111,25 +114,34 @@ class Fetch:
     # workers
 
     def _work(self) -> None:
+        window = Window(max(READ_BYTES, min(WINDOW_BYTES, ALL_WINDOWS_BYTES // self._settings.connections)))
         while (claim := self._transfers.claim()) is not None:
-            attempt = 0
-            file = claim.transfer.partial.file
-            while claim.position < claim.end and not claim.is_stale:
-                self._patience.wait_turn()
-                before = claim.position
-                try:
-                    self._copy(claim)
-                except Transient as fault:
-                    # without ranges the next attempt starts at byte 0, so progress is no progress
-                    has_progressed = claim.position > before and not claim.transfer.sequential
-                    attempt = 1 if has_progressed else attempt + 1
-                    self._progress.say(
-                        f"{file.name} at byte {claim.position}: {fault.sentence}, attempt {attempt}"
-                    )
-                    self._patience.failed(fault, attempt, f"fetching {file.name}")
+            try:
+                self._bring(claim, window)
+            finally:
+                self._transfers.release(claim)
+            if claim.transfer.is_complete and claim.transfer.hashing.acquire(blocking=False):
+                self._finish(claim.transfer)
 
-    def _copy(self, claim: Claim) -> None:
-        """One request's worth of a part."""
+    def _bring(self, claim: Claim, window: Window) -> None:
+        """One part, in as many requests as it takes."""
+        attempt, file = 0, claim.transfer.partial.file
+        while claim.position < claim.end and not claim.is_stale:
+            self._patience.wait_turn()
+            before = claim.position
+            try:
+                self._copy(claim, window)
+            except Transient as fault:
+                # without ranges the next attempt starts at byte 0, so progress is no progress
+                has_progressed = claim.position > before and not claim.transfer.sequential
+                attempt = 1 if has_progressed else attempt + 1
+                self._progress.say(
+                    f"{file.name} at byte {claim.position}: {fault.sentence}, attempt {attempt}"
+                )
+                self._patience.failed(fault, attempt, f"fetching {file.name}")
+
+    def _copy(self, claim: Claim, window: Window) -> None:
+        """One request."""
         file = claim.transfer.partial.file
         stream = self._sources[file.name].open(file, claim.position, claim.end)
         with self._guard:
@@ -141,19 +153,19 @@ class Fetch:
                     return
                 self._progress.lost(lost)
                 self._progress.say(f"{file.name} starts at byte 0: its server does not serve ranges")
-            self._pump(stream, claim)
+            self._pump(stream, claim, window)
         finally:
             with self._guard:
                 self._streams.discard(stream)
             stream.close(finished=claim.position == claim.end)
 
-    def _pump(self, stream: Stream, claim: Claim) -> None:
+    def _pump(self, stream: Stream, claim: Claim, window: Window) -> None:
         partial, epoch = claim.transfer.partial, claim.epoch
-        journalled = claim.position
-        pace = _Pace(self._settings, self._clock)
+        pace, flushed_at = Pace(self._settings, self._clock), self._clock.monotonic()
+        window.restart(claim.position)
         try:
             while claim.position < claim.end:
-                data = stream.read(min(self._read_bytes, claim.end - claim.position))
+                data = stream.read(min(self._read_bytes, claim.end - claim.position, window.room))
                 if self._halt.is_set():
                     raise Stopped
                 if claim.is_stale:
@@ -161,56 +173,77 @@ class Fetch:
                 if not data:
                     raise Transient(Reason.UNREACHABLE, "body ended early")
                 self._lock.check()
-                partial.write(data, claim.position)
+                window.put(data)
+                self._hash(claim, data)
                 claim.position += len(data)
-                if claim.position - journalled >= JOURNAL_BYTES:
-                    partial.written(journalled, claim.position, epoch)
-                    journalled = claim.position
+                now = self._clock.monotonic()
+                if not window.room or now - flushed_at > FLUSH_SECONDS:
+                    partial.write(window, epoch)
+                    window.restart(claim.position)
+                    flushed_at = now
                 self._progress.fetched(len(data))
                 pace.check(len(data), self._limit.spend(len(data)))
         finally:
-            partial.written(journalled, claim.position, epoch)
+            if not self._over.is_set():
+                partial.write(window, epoch)
+
+    def _hash(self, claim: Claim, data: bytes) -> None:
+        """Hash bytes as they arrive if they are the next ones of their file; else a hasher will read them back."""
+        transfer = claim.transfer
+        if transfer.content.position != claim.position or not transfer.hashing.acquire(blocking=False):
+            return
+        try:
+            content = transfer.content
+            if not claim.is_stale and content.position == claim.position:
+                content.take(data)
+        except StagingError as error:
+            self._damaged(transfer, error)
+        finally:
+            transfer.hashing.release()
 
     # hashers
 
-    def _follow(self) -> None:
-        buffer = memoryview(bytearray(READ_BYTES))
-        while (transfer := self._transfers.next_to_hash()) is not None:
-            while not self._hash(transfer, buffer):
+    def _catch_up(self) -> None:
+        window = Window(READ_BYTES)
+        while (transfer := self._transfers.next_lagging()) is not None:
+            try:
+                content, epoch = transfer.content, transfer.partial.epoch
+                while content.position < (frontier := transfer.partial.frontier):
+                    data = transfer.partial.read(window, content.position, frontier)
+                    if self._halt.is_set():
+                        raise Stopped
+                    if epoch != transfer.partial.epoch or not data:
+                        break
+                    content.take(data)
+                    self._progress.read_back(len(data))
+            except StagingError as error:
+                self._damaged(transfer, error)
+                transfer.hashing.release()
                 continue
+            except BaseException:
+                transfer.hashing.release()
+                raise
+            if transfer.is_complete:
+                self._finish(transfer)
+            else:
+                transfer.hashing.release()
 
-    def _hash(self, transfer: Transfer, buffer: memoryview) -> bool:
-        """Follow one file to its end; False if it was started again on the way."""
-        partial, file = transfer.partial, transfer.partial.file
-        epoch, hasher, position = partial.epoch, Hasher(file), 0
-        self._progress.files[file.name] = "fetching"
-        while position < file.size:
-            least = min(PEEK_BYTES, file.size) - 1 if position == 0 else position
-            frontier = partial.wait_frontier(least, 0.5)
-            if self._halt.is_set():
-                raise Stopped
-            if partial.epoch != epoch:
-                return False
-            if frontier <= least:
-                continue
-            count = partial.read_into(buffer[: frontier - position], position)
-            if position == 0 and file.is_gguf:
-                try:
-                    peek(file.name, bytes(buffer[: min(count, PEEK_BYTES)]), self._settings.architecture)
-                except StagingError as error:
-                    self._damaged(transfer, error)
-                    return False
-            hasher.update(buffer[:count])
-            self._progress.hashed(count)
-            position += count
-        if fault := hasher.fault():
-            self._damaged(transfer, StagingError(Reason.CORRUPT, f"digest of {file.name}", fault))
-            return False
-        self._lock.check()
-        self._build.accept(partial, hasher.sha256)
-        self._progress.files[file.name] = "verified"
-        self._transfers.finish(transfer)
-        return True
+    def _finish(self, transfer: Transfer) -> None:
+        """Let a file into the build whose bytes are all here; the caller acquired `hashing`, it is released here."""
+        try:
+            if transfer.is_done or not transfer.is_complete:
+                return
+            sha256 = transfer.content.finish()
+            self._lock.check()
+            self._build.accept(transfer.partial, sha256)
+            self._progress.files[transfer.partial.file.name] = "verified"
+            self._transfers.finish(transfer)
+        except StagingError as error:
+            if error.reason is not Reason.CORRUPT:
+                raise
+            self._damaged(transfer, error)
+        finally:
+            transfer.hashing.release()
 
     def _damaged(self, transfer: Transfer, error: StagingError) -> None:
         """Start the file again; raise the second time, because then it is not the transfer."""
@@ -230,22 +263,3 @@ class Fetch:
             self._clock.pause(self._halt, CHECKPOINT_SECONDS)
             for partial in self._transfers.open_partials():
                 partial.checkpoint()
-
-
-class _Pace:
-    """Tells a connection that is alive but too slow; time spent in our own rate limit does not count."""
-
-    def __init__(self, settings: StagingSettings, clock: Clock) -> None:
-        self._clock, self._window = clock, settings.stall_seconds
-        self._least = settings.stall_bytes_per_second * settings.stall_seconds
-        self._since, self._count = clock.monotonic(), 0
-
-    def check(self, count: int, waited: float) -> None:
-        self._count += count
-        self._since += waited
-        now = self._clock.monotonic()
-        if now - self._since < self._window:
-            return
-        if self._count < self._least:
-            raise Transient(Reason.STALLED, f"{self._count} bytes in {now - self._since:.0f} s")
-        self._since, self._count = now, 0

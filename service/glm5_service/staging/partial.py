@@ -1,6 +1,6 @@
 """A file on its way: process-unique bytes and journal on the volume, shared by the workers that fill it.
 
-Written at any offset, hashed in order by a follower. Never visible under its final name; next hop: fetch.py.
+Never visible under its final name. Next hop: transfers.py, which hands out its missing parts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from glm5_service.staging.blocks import BlockFile, Window
 from glm5_service.staging.coverage import Coverage
 from glm5_service.staging.journal import Entry, Journal, boot_id, read_journal
 from glm5_service.staging.records import RemoteFile
@@ -57,11 +58,11 @@ class Partial:
         self.path = folder / f"{file.name}.{owner}.partial"
         self.epoch = 0
         self._journal_path = self.path.with_suffix(".journal")
-        self._changed = threading.Condition()
+        self._guard = threading.Lock()
         try:
             self._coverage = self._adopt(folder)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            os.ftruncate(self._fd, file.size)
+            self._data = BlockFile(self.path)
+            os.ftruncate(self._data.fd, file.size)
             self._journal = Journal(self._journal_path, file, self._coverage, boot_id())
         except OSError as error:
             raise volume_error(error, f"cannot start {self.path.name}") from error
@@ -80,40 +81,29 @@ class Partial:
 
     @property
     def done_bytes(self) -> int:
-        with self._changed:
+        with self._guard:
             return self._coverage.total
 
     def missing(self) -> list[tuple[int, int]]:
-        with self._changed:
+        with self._guard:
             return self._coverage.missing(self.file.size)
 
-    def write(self, data: bytes, offset: int) -> None:
-        """Put bytes in place; they count once `written` is called."""
-        view = memoryview(data)
+    def write(self, window: Window, epoch: int) -> None:
+        """Put the window's bytes on the volume and in the journal, unless the file was started again."""
+        if epoch != self.epoch or not window.count:
+            return
         try:
-            while view:
-                count = os.pwrite(self._fd, view, offset)
-                view, offset = view[count:], offset + count
+            self._data.write(window)
+            with self._guard:
+                if epoch == self.epoch:
+                    self._journal.written(window.position, window.position + window.count)
+                    self._coverage.add(window.position, window.position + window.count)
         except OSError as error:
             raise volume_error(error, f"cannot write {self.path.name}") from error
 
-    def written(self, start: int, end: int, epoch: int) -> None:
-        """Journal [start, end), unless the file was started again since `epoch`."""
-        if start == end:
-            return
-        with self._changed:
-            if epoch != self.epoch:
-                return
-            try:
-                self._journal.written(start, end)
-            except OSError as error:
-                raise volume_error(error, f"cannot write {self._journal_path.name}") from error
-            self._coverage.add(start, end)
-            self._changed.notify_all()
-
     def restart(self) -> None:
         """Forget every byte; what workers still deliver for the old epoch is ignored."""
-        with self._changed:
+        with self._guard:
             self.epoch += 1
             self._coverage = Coverage()
             self._journal.close()
@@ -121,25 +111,27 @@ class Partial:
                 self._journal = Journal(self._journal_path, self.file, self._coverage, boot_id())
             except OSError as error:
                 raise volume_error(error, f"cannot start {self._journal_path.name}") from error
-            self._changed.notify_all()
 
-    def wait_frontier(self, position: int, timeout: float) -> int:
-        """End of the bytes that are here without a gap, once beyond `position` or after `timeout` seconds."""
-        with self._changed:
-            if self._coverage.frontier <= position:
-                self._changed.wait(timeout)
+    @property
+    def frontier(self) -> int:
+        """End of the bytes that are here without a gap from byte 0 on."""
+        with self._guard:
             return self._coverage.frontier
 
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        return os.preadv(self._fd, [buffer], offset)
+    def read(self, window: Window, position: int, end: int) -> memoryview:
+        """Bytes of [position, end) read back, as many as fit the window."""
+        try:
+            return self._data.read(window, position, end)
+        except OSError as error:
+            raise volume_error(error, f"cannot read {self.path.name}") from error
 
     def checkpoint(self) -> None:
         """Put on disk what was written so far, and say so in the journal."""
-        with self._changed:
+        with self._guard:
             lines, epoch = self._journal.lines, self.epoch
         try:
-            os.fdatasync(self._fd)
-            with self._changed:
+            self._data.sync()
+            with self._guard:
                 if epoch == self.epoch:
                     self._journal.synced(lines)
         except OSError as error:
@@ -148,13 +140,13 @@ class Partial:
     def move_to(self, final: Path) -> os.stat_result:
         """Sync, rename to `final` on the same volume, drop the journal; returns the file's stat."""
         try:
-            os.fsync(self._fd)
+            os.fsync(self._data.fd)
             self.path.rename(final)
             self._journal_path.unlink(missing_ok=True)
-            return os.fstat(self._fd)
+            return os.fstat(self._data.fd)
         except OSError as error:
             raise volume_error(error, f"cannot rename {self.path.name}") from error
 
     def close(self) -> None:
         self._journal.close()
-        os.close(self._fd)
+        self._data.close()

@@ -43,7 +43,7 @@ class Progress:
         self.total_bytes = 0
         self.present_bytes = 0
         self.fetched_bytes = 0
-        self.hashed_bytes = 0
+        self.read_back_bytes = 0
         self.retries = 0
         self.restarts = 0
         self.files: dict[str, str] = {}
@@ -73,9 +73,10 @@ class Progress:
             self.present_bytes -= count
             self.restarts += 1
 
-    def hashed(self, count: int) -> None:
+    def read_back(self, count: int) -> None:
+        """Bytes were read from the volume to be hashed."""
         with self._lock:
-            self.hashed_bytes += count
+            self.read_back_bytes += count
 
     def rate(self) -> float:
         """Bytes per second from the source over the last half minute."""
@@ -139,7 +140,7 @@ class Progress:
             "total_bytes": self.total_bytes,
             "present_bytes": self.present_bytes,
             "fetched_bytes": self.fetched_bytes,
-            "hashed_bytes": self.hashed_bytes,
+            "read_back_bytes": self.read_back_bytes,
             "bytes_per_second": round(rate),
             "eta_seconds": round((self.total_bytes - self.present_bytes) / rate) if rate else None,
             "retries": self.retries,

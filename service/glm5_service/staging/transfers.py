@@ -1,6 +1,7 @@
-"""Hands out the work of fetching: parts to workers, files to hashers, in the order of the files.
+"""Hands out the work of fetching: parts of files to workers, files that lag behind to hashers.
 
-Knows nothing of HTTP or hashes; next hop: fetch.py.
+A worker gets the file that fewest others work on, so with as many files as connections each file arrives in order
+and is hashed as it arrives. Knows nothing of HTTP or the volume; next hop: fetch.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
+from glm5_service.staging.content import Content
 from glm5_service.staging.faults import Stopped
 from glm5_service.staging.partial import Partial
 
@@ -18,9 +20,19 @@ class Transfer:
     """One file under way. `sequential`: its server has no ranges, so one worker takes all of it."""
 
     partial: Partial
+    content: Content
     parts: deque[tuple[int, int]] = field(default_factory=deque)
+    active: int = 0
     sequential: bool = False
     damages: int = 0
+    is_done: bool = False
+    hashing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every byte is on the volume and was hashed."""
+        size = self.partial.file.size
+        return self.content.position == size == self.partial.frontier
 
 
 @dataclass(eq=False)
@@ -41,32 +53,49 @@ class Claim:
 class Transfers:
     """The files still to fetch. Thread-safe."""
 
-    def __init__(self, partials: list[Partial], part_bytes: int, halt: threading.Event) -> None:
-        self._part_bytes, self._halt = part_bytes, halt
+    def __init__(
+        self, partials: list[Partial], part_bytes: int, architecture: str, halt: threading.Event
+    ) -> None:
+        self._part_bytes, self._architecture, self._halt = part_bytes, architecture, halt
         self._changed = threading.Condition()
-        self._open = [Transfer(partial) for partial in partials]
-        self._to_hash = deque(self._open)
+        self._open = [Transfer(partial, Content(partial.file, architecture)) for partial in partials]
         for transfer in self._open:
             self._cut(transfer)
 
     def claim(self) -> Claim | None:
         """The next part; waits while parts may still come back; None when every file is done. Raises Stopped."""
         with self._changed:
-            while True:
+            while self._open:
+                if self._halt.is_set():
+                    raise Stopped
+                ready = [transfer for transfer in self._open if transfer.parts]
+                if ready:
+                    transfer = min(ready, key=lambda one: one.active)
+                    transfer.active += 1
+                    start, end = transfer.parts.popleft()
+                    return Claim(transfer, start, end, transfer.partial.epoch)
+                self._changed.wait(0.5)
+            return None
+
+    def release(self, claim: Claim) -> None:
+        """The worker is through with the claim."""
+        with self._changed:
+            claim.transfer.active -= 1
+            self._changed.notify_all()
+
+    def next_lagging(self) -> Transfer | None:
+        """A file with bytes that no worker hashed as they arrived, with its `hashing` lock held; None when all are
+        done. Raises Stopped."""
+        with self._changed:
+            while self._open:
                 if self._halt.is_set():
                     raise Stopped
                 for transfer in self._open:
-                    if transfer.parts:
-                        start, end = transfer.parts.popleft()
-                        return Claim(transfer, start, end, transfer.partial.epoch)
-                if not self._open:
-                    return None
+                    lags = transfer.partial.frontier > transfer.content.position
+                    if (lags or transfer.is_complete) and transfer.hashing.acquire(blocking=False):
+                        return transfer
                 self._changed.wait(0.5)
-
-    def next_to_hash(self) -> Transfer | None:
-        """The next file that no hasher follows yet; None if there is none."""
-        with self._changed:
-            return self._to_hash.popleft() if self._to_hash else None
+            return None
 
     def open_partials(self) -> list[Partial]:
         with self._changed:
@@ -84,22 +113,28 @@ class Transfers:
             lost = transfer.partial.done_bytes
             transfer.sequential = True
             transfer.parts.clear()
-            transfer.partial.restart()
+            self._restart(transfer)
             claim.position, claim.end, claim.epoch = 0, transfer.partial.file.size, transfer.partial.epoch
             return lost
 
     def start_again(self, transfer: Transfer) -> None:
-        """Every byte of the file is to come again."""
+        """Every byte of the file is to come again; the caller holds its `hashing` lock."""
         with self._changed:
-            transfer.partial.restart()
+            self._restart(transfer)
+            transfer.parts.clear()
             self._cut(transfer)
             self._changed.notify_all()
 
     def finish(self, transfer: Transfer) -> None:
         """The file is verified and gone from here."""
         with self._changed:
+            transfer.is_done = True
             self._open.remove(transfer)
             self._changed.notify_all()
+
+    def _restart(self, transfer: Transfer) -> None:
+        transfer.partial.restart()
+        transfer.content = Content(transfer.partial.file, self._architecture)
 
     def _cut(self, transfer: Transfer) -> None:
         size = transfer.partial.file.size if transfer.sequential else self._part_bytes

@@ -38,7 +38,7 @@ def hash_file(
                     raise Stopped
                 hasher.update(buffer[:count])
                 size += count
-                progress.hashed(count)
+                progress.read_back(count)
     except OSError as error:
         raise volume_error(error, f"cannot read {path}") from error
     if size != file.size:

@@ -1,0 +1,167 @@
+"""Speed of `glm5 stage` against curl: same server, same set, same number of parallel ranges, taking turns.
+
+    python -m tests.bench.staging_speed OUT.json [--rounds 5] [--connections 1 4 16] [--work DIR]
+
+curl is run in both ways it can do N parallel ranges, N processes and one process with --parallel, and the faster one
+counts. It writes to the same filesystem and hashes nothing. Staging hashes everything and syncs every file to disk;
+its time is that of the phase `fetching`, from the first request for bytes to the last file verified and synced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.staging.large_gguf import TWO_GB, SplitSet, write_set
+from tests.support.staging.nginx import nginx
+
+PART_BYTES = 64 << 20
+
+
+def ranges_of(model: SplitSet) -> list[tuple[str, int, int]]:
+    """The ranges of the whole set, as staging cuts them."""
+    return [
+        (path.name, start, min(start + PART_BYTES, path.stat().st_size) - 1)
+        for path in model.paths
+        for start in range(0, path.stat().st_size, PART_BYTES)
+    ]
+
+
+def curl_config(base: str, out: Path, ranges: list[tuple[str, int, int]], config: Path) -> Path:
+    lines = []
+    for name, first, last in ranges:
+        lines += [f'url = "{base}/{name}"', f'range = "{first}-{last}"', f'output = "{out}/{name}.{first}"', "next"]
+    config.write_text("\n".join(lines[:-1]) + "\n")
+    return config
+
+
+def curl_processes(base: str, out: Path, model: SplitSet, connections: int, work: Path) -> float:
+    """Seconds for N curl processes, each with every N-th range on one connection."""
+    ranges = ranges_of(model)
+    configs = [
+        curl_config(base, out, ranges[number::connections], work / f"curl-{number}")
+        for number in range(min(connections, len(ranges)))
+    ]
+    begun = time.monotonic()
+    running = [subprocess.Popen(["curl", "-s", "-f", "-K", str(config)]) for config in configs]
+    assert [process.wait() for process in running] == [0] * len(running)
+    return time.monotonic() - begun
+
+
+def curl_parallel(base: str, out: Path, model: SplitSet, connections: int, work: Path) -> float:
+    """Seconds for one curl with --parallel."""
+    lines = []
+    for name, first, last in ranges_of(model):
+        lines += [f'url = "{base}/{name}"', f'range = "{first}-{last}"', f'output = "{out}/{name}.{first}"', "next"]
+    config = work / "curl-parallel"
+    config.write_text("\n".join(lines[:-1]) + "\n")
+    command = ["curl", "-s", "-f", "--parallel", "--parallel-immediate", "--parallel-max", str(connections)]
+    begun = time.monotonic()
+    subprocess.run([*command, "-K", str(config)], check=True, stderr=subprocess.DEVNULL)
+    return time.monotonic() - begun
+
+
+def stage(base: str, target: Path, connections: int, run_dir: Path) -> dict[str, float]:
+    """Seconds, CPU seconds and peak memory of one staging run."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "glm5_service", "stage", f"{base}/", "--target", str(target)]
+    command += ["--connections", str(connections), "--run-dir", str(run_dir), "--set", "staging.headroom_bytes=0"]
+    begun = time.monotonic()
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    peak_kib = 0
+    while process.poll() is None:
+        # the child's own high-water mark: getrusage would count this process's memory before exec
+        with suppress(OSError, StopIteration):
+            status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            peak_kib = max(peak_kib, int(next(line for line in status if line.startswith("VmHWM")).split()[1]))
+        time.sleep(0.05)
+    wall = time.monotonic() - begun
+    assert process.returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    state = json.loads((run_dir / "staging.json").read_text())
+    return {
+        "fetch_seconds": state["phase_seconds"]["fetching"],
+        "command_seconds": wall,
+        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "max_rss_mib": peak_kib / 1024,
+    }
+
+
+def fresh(folder: Path) -> Path:
+    """An empty folder; what was deleted is gone from the page cache and the disk before the clock starts."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    os.sync()
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--work", type=Path, default=Path("/tmp/staging-speed"))
+    arguments = parser.parse_args()
+    work: Path = arguments.work
+    model = SplitSet(work / "model", tuple(sorted((work / "model").glob("*.gguf"))))
+    if not (work / "model" / "SHA256SUMS").exists():
+        model = write_set(work / "model", TWO_GB, 10)
+        model.write_sums()
+    size = model.total_bytes
+    rows = []
+    with nginx(work / "model", work / "nginx") as base:
+        for path in model.paths:
+            subprocess.run(["cat", str(path)], stdout=subprocess.DEVNULL, check=True)
+        for connections in arguments.connections:
+            for number in range(arguments.rounds):
+                load = os.getloadavg()[0]
+                many = curl_processes(base, fresh(work / "out"), model, connections, work)
+                staged = stage(base, fresh(work / "out") / "model", connections, work / "run")
+                one = curl_parallel(base, fresh(work / "out"), model, connections, work)
+                fresh(work / "out")
+                rows.append({"connections": connections, "round": number, "load_before": round(load, 2),
+                             "curl_processes_seconds": many, "curl_parallel_seconds": one, **staged})  # fmt: skip
+                print(json.dumps(rows[-1]), flush=True)
+    summary = {}
+    for connections in arguments.connections:
+        mine = [row for row in rows if row["connections"] == connections]
+        best_curl = min(min(r["curl_processes_seconds"], r["curl_parallel_seconds"]) for r in mine)
+        pairs = [min(r["curl_processes_seconds"], r["curl_parallel_seconds"]) / r["fetch_seconds"] for r in mine]
+        best = min(mine, key=lambda row: row["fetch_seconds"])
+        summary[str(connections)] = {
+            "curl_best_gb_per_s": round(size / best_curl / 1e9, 3),
+            "stage_best_gb_per_s": round(size / best["fetch_seconds"] / 1e9, 3),
+            "ratio_of_best": round(best_curl / best["fetch_seconds"], 3),
+            "ratio_median_of_pairs": round(statistics.median(pairs), 3),
+            "cpu_seconds_per_gb": round(statistics.median(r["cpu_seconds"] for r in mine) / size * 1e9, 2),
+            "max_rss_mib": round(max(r["max_rss_mib"] for r in mine)),
+        }
+    facts = {
+        "what": "glm5 stage against curl without hashing, GB/s of 1e9 bytes, nginx on the same machine",
+        "command": "python -m tests.bench.staging_speed " + " ".join(sys.argv[1:]),
+        "bytes": size,
+        "hardware": f"{len(os.sched_getaffinity(0))} cores ({_cpu()}), {platform.system()} {platform.release()}",
+        "summary": summary,
+        "rows": rows,
+    }
+    arguments.out.write_text(json.dumps(facts, indent=1) + "\n")
+    print(json.dumps(summary, indent=1))
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+
+
+if __name__ == "__main__":
+    main()
