@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def report(plan: LoadPlan) -> dict[str, Any]:
         "architecture": model.architecture,
         "name": model.name,
         "context_length": plan.hyperparameters.context_length,
+        "hyperparameters": asdict(plan.hyperparameters),
+        "indexer_layers": sum(kind == "full" for kind in plan.indexer_types),
         **_count(model.tensors.values()),
         "types": _by_type(model.tensors.values()),
         "load": _of_role(plan, Role.MAIN),
