@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from glm5_vllm import envs
 from glm5_vllm.gguf.config import generation_config, hf_config
@@ -80,10 +81,12 @@ def _contents(model: Model) -> dict[str, bytes]:
         "generation_config.json": generation_config(vocabulary.stop_ids),
         CONFIG: hf_config(plan.hyperparameters, plan.indexer_types, vocabulary.stop_ids),
     }
-    return {
-        name: (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
-        for name, value in values.items()
-    }
+    return {name: _json(value, indent=None if name == TOKENIZER else 2) for name, value in values.items()}
+
+
+def _json(value: dict[str, Any], indent: int | None) -> bytes:
+    """The tokenizer's half a million entries go on one line: json indents in Python, at a tenth of the speed."""
+    return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode()
 
 
 def _write(contents: dict[str, bytes], folder: Path) -> None:
