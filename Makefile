@@ -3,10 +3,10 @@ SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-NOT_FAST := engine or staging or cluster or gpu
+NOT_FAST := engine or staging or chart or cluster or gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-engine test-staging lint format lock clean
+.PHONY: help setup demo test test-engine test-staging chart chart-docs images e2e lint format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,22 @@ test-engine: setup ## tests that start the real vLLM engine on CPU
 
 test-staging: setup ## staging against real servers, with kills and faults
 	$(PYTEST) -m staging
+
+chart: setup .cache/tools/kubectl ## the chart: lint, renders, schemas of three Kubernetes versions, refusals
+	$(PYTEST) -m chart
+
+chart-docs: setup ## write the chart's schema, README table and goldens after a change of values or templates
+	$(BIN)/python charts/generate
+	GLM5_RECORD=1 $(PYTEST) -q tests/chart -k golden
+
+.cache/tools/kubectl: charts/fetch-tools
+	$(BIN)/python charts/fetch-tools .cache/tools
+
+images: ## build every image that this machine can, with docker or buildah
+	docker/build
+
+e2e: setup .cache/tools/kubectl ## install, break and heal the chart on the cluster of KUBECONFIG
+	$(PYTEST) -m cluster -s tests/e2e
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

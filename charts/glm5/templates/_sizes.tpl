@@ -1,0 +1,60 @@
+{{/*
+What follows from other values: sizes in MiB, times in seconds. Each rule is written once, here.
+*/}}
+
+{{/* Mi or Gi quantity as a number of MiB. */}}
+{{- define "glm5.mib" -}}
+{{- if hasSuffix "Gi" . -}}{{ mul (trimSuffix "Gi" . | int64) 1024 }}{{- else -}}{{ trimSuffix "Mi" . | int64 }}{{- end -}}
+{{- end -}}
+
+{{/* Storage quantity as GB (10^9 bytes), a decimal number. */}}
+{{- define "glm5.gb" -}}
+{{- $units := dict "Ti" 1099.511627776 "Gi" 1.073741824 "Mi" 0.001048576 "T" 1000.0 "G" 1.0 "M" 0.001 -}}
+{{- $unit := regexFind "[A-Za-z]+$" . -}}
+{{- mulf (trimSuffix $unit . | float64) (get $units $unit) -}}
+{{- end -}}
+
+{{/* GPUs one pod asks for. */}}
+{{- define "glm5.gpus" -}}
+{{ ternary (int .Values.engine.tensorParallelSize) 0 (eq .Values.profile "cuda") }}
+{{- end -}}
+
+{{/* Least /dev/shm: 1 GiB, and 2 GiB for each rank. */}}
+{{- define "glm5.shmLeastMib" -}}
+{{ mul 1024 (add 1 (mul 2 (int .Values.engine.tensorParallelSize))) }}
+{{- end -}}
+
+{{- define "glm5.shmMib" -}}
+{{- if .Values.engine.shmSize -}}{{ include "glm5.mib" .Values.engine.shmSize }}{{- else -}}{{ include "glm5.shmLeastMib" . }}{{- end -}}
+{{- end -}}
+
+{{/* Memory of the engine container: its processes and its shared memory. */}}
+{{- define "glm5.engineMemory" -}}
+{{ add (include "glm5.mib" .Values.engine.memory) (include "glm5.shmMib" .) }}Mi
+{{- end -}}
+
+{{/* Seconds the engine needs at most from start to ready: reading the model half as fast again, and the compile allowance. */}}
+{{- define "glm5.startupLeastSeconds" -}}
+{{ ceil (addf (divf (mulf 1.5 .Values.model.sizeGB) .Values.startup.storageGBps) .Values.startup.compileSeconds) | int64 }}
+{{- end -}}
+
+{{- define "glm5.startupSeconds" -}}
+{{- if kindIs "invalid" .Values.startup.budgetSeconds -}}{{ include "glm5.startupLeastSeconds" . }}{{- else -}}{{ int64 .Values.startup.budgetSeconds }}{{- end -}}
+{{- end -}}
+
+{{/* Seconds staging is expected to take from nothing. */}}
+{{- define "glm5.stagingSeconds" -}}
+{{- if .Values.staging.enabled -}}{{ ceil (divf .Values.model.sizeGB .Values.staging.networkGBps) | int64 }}{{- else -}}0{{- end -}}
+{{- end -}}
+
+{{/* How stopping is spent: endpoints update, requests finish, the engine ends; a margin for the kubelet. */}}
+{{- define "glm5.endpointGraceSeconds" -}}5{{- end -}}
+{{- define "glm5.engineStopSeconds" -}}30{{- end -}}
+{{- define "glm5.graceSeconds" -}}
+{{ add (include "glm5.endpointGraceSeconds" .) (int64 .Values.drainSeconds) (include "glm5.engineStopSeconds" .) 15 }}
+{{- end -}}
+
+{{/* What the cluster can do, as "true" or "". */}}
+{{- define "glm5.hasNativeSidecars" -}}{{ if semverCompare ">=1.29.0-0" .Capabilities.KubeVersion.Version }}true{{ end }}{{- end -}}
+{{- define "glm5.hasClaimRetention" -}}{{ if semverCompare ">=1.27.0-0" .Capabilities.KubeVersion.Version }}true{{ end }}{{- end -}}
+{{- define "glm5.hasDra" -}}{{ if semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version }}true{{ end }}{{- end -}}

@@ -1,0 +1,326 @@
+"""Each condition in the templates, once with and once without what it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.chart import containers, objects, one, pod_of
+
+pytestmark = pytest.mark.chart
+
+
+def kinds(values: dict[str, Any], base: str = "rtx-pro-6000", kube: str = "1.31.0") -> set[str]:
+    """What is rendered, as Kind/name."""
+    return {f"{item['kind']}/{item['metadata']['name']}" for item in objects(base, values, kube=kube)}
+
+
+# values -> the objects they add to (or, with a minus, take from) the render of the base
+OBJECTS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "api key value": (
+        {"api": {"key": {"value": "k", "existingSecret": ""}}},
+        {"Secret/glm5-api-key"},
+    ),
+    "source token": ({"staging": {"credentials": {"token": "t"}}}, {"Secret/glm5-source"}),
+    "events": ({"events": {"enabled": True}}, {"Role/glm5-events", "RoleBinding/glm5-events"}),
+    "no service account": ({"serviceAccount": {"create": False}}, {"-ServiceAccount/glm5"}),
+    "no policy": ({"networkPolicy": {"enabled": False}}, {"-NetworkPolicy/glm5"}),
+    "ingress": ({"ingress": {"enabled": True, "hosts": ["a"]}}, {"Ingress/glm5"}),
+    "route": ({"httpRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}}, {"HTTPRoute/glm5"}),
+    "pool": ({"inferencePool": {"enabled": True, "endpointPicker": "e"}}, {"InferencePool/glm5"}),
+    "pod monitor": ({"podMonitor": {"enabled": True}}, {"PodMonitor/glm5"}),
+    "service monitor": ({"serviceMonitor": {"enabled": True}}, {"ServiceMonitor/glm5"}),
+    "budget": ({"podDisruptionBudget": {"enabled": True}}, {"PodDisruptionBudget/glm5"}),
+    "autoscaler": ({"autoscaling": {"enabled": True}}, {"HorizontalPodAutoscaler/glm5"}),
+    "keda": ({"keda": {"enabled": True, "prometheus": "http://p"}}, {"ScaledObject/glm5"}),
+    "router": (
+        {"replicas": 2, "router": {"enabled": True}},
+        {"Deployment/glm5-router", "Service/glm5-direct"},
+    ),
+    "no tool parser": ({"engine": {"toolCallParser": ""}}, {"-Pod/glm5-test-tool-call"}),
+    "no reasoning parser": ({"engine": {"reasoningParser": ""}}, {"-Pod/glm5-test-reasoning"}),
+    "open api": (
+        {"api": {"key": {"disabled": True, "existingSecret": ""}}},
+        {"-Pod/glm5-test-wrong-key"},
+    ),
+    "no metrics": ({"metrics": {"enabled": False}}, {"-Pod/glm5-test-backend"}),
+}
+
+
+@pytest.mark.parametrize(("values", "change"), OBJECTS.values(), ids=OBJECTS)
+def test_a_value_adds_or_removes_its_objects(values: dict[str, Any], change: set[str]) -> None:
+    """A value adds or removes exactly the objects that belong to it."""
+    before, after = kinds({}), kinds(values)
+
+    assert change == (after - before) | {f"-{name}" for name in before - after}
+
+
+# path into the StatefulSet's pod and the value that is there; None means that nothing is
+POD: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "gpus follow ranks": (
+        {"engine": {"tensorParallelSize": 4}},
+        "engine.resources.limits.nvidia.com/gpu",
+        "4",
+    ),
+    "gpus are text": ({}, "engine.resources.requests.nvidia.com/gpu", "8"),
+    "own gpu resource": (
+        {"gpu": {"resourceName": "amd.com/gpu"}},
+        "engine.resources.limits.amd.com/gpu",
+        "8",
+    ),
+    "limit counts shm": ({"engine": {"memory": "100Gi"}}, "engine.resources.limits.memory", "119808Mi"),
+    "shm by rule": ({"engine": {"tensorParallelSize": 2}}, "volumes.shm.emptyDir.sizeLimit", "5120Mi"),
+    "shm given": ({"engine": {"shmSize": "64Gi"}}, "volumes.shm.emptyDir.sizeLimit", "65536Mi"),
+    "budget by rule": ({}, "engine.startupProbe.failureThreshold", 201),
+    "budget given": ({"startup": {"budgetSeconds": 7200}}, "engine.startupProbe.failureThreshold", 720),
+    "grace follows drain": ({"drainSeconds": 600}, "terminationGracePeriodSeconds", 650),
+    "no drain is zero": ({"drainSeconds": 0}, "terminationGracePeriodSeconds", 50),
+    "no root": ({}, "securityContext.runAsNonRoot", True),
+    "root file system": ({}, "engine.securityContext.readOnlyRootFilesystem", True),
+    "writable root file system": (
+        {"security": {"readOnlyRootFilesystem": False}},
+        "engine.securityContext.readOnlyRootFilesystem",
+        False,
+    ),
+    "no token": ({}, "automountServiceAccountToken", False),
+    "no token with events either": ({"events": {"enabled": True}}, "automountServiceAccountToken", False),
+    "staging off": ({"staging": {"enabled": False}}, "stage", None),
+    "warm": ({"staging": {"warm": True}}, "stage.args", ["stage", "--warm"]),
+    "runtime class": ({"gpu": {"runtimeClass": "nvidia"}}, "runtimeClassName", "nvidia"),
+    "no tolerations": ({"tolerations": []}, "tolerations", None),
+    "any product": ({"gpu": {"products": []}}, "affinity", None),
+    "cache beside the model": ({}, "volumes.cache", None),
+    "cache of its own": ({"cache": {"persistent": False}}, "volumes.cache.emptyDir", {}),
+    "existing claim": (
+        {"model": {"volume": {"type": "existingClaim", "existingClaim": "c"}}},
+        "volumes.model.persistentVolumeClaim.claimName",
+        "c",
+    ),
+    "host path": (
+        {"model": {"volume": {"type": "hostPath", "hostPath": "/m"}}},
+        "volumes.model.hostPath.path",
+        "/m",
+    ),
+    "digest wins": (
+        {"images": {"engine": {"digest": "sha256:" + "a" * 64, "tag": "x"}}},
+        "engine.image",
+        "registry.example.com/llm/glm5-engine@sha256:" + "a" * 64,
+    ),
+    "tag": ({"images": {"engine": {"tag": "x"}}}, "engine.image", "registry.example.com/llm/glm5-engine:x"),
+}
+
+
+@pytest.mark.parametrize(("values", "path", "wanted"), POD.values(), ids=POD)
+def test_pod_has(values: dict[str, Any], path: str, wanted: Any) -> None:
+    """A value arrives where the kubelet or the scheduler reads it."""
+    pod = pod_of(objects(values=values))
+    node: Any = pod | containers(pod) | {"volumes": {volume["name"]: volume for volume in pod["volumes"]}}
+    rest = path
+    while rest and node is not None:
+        key = next((key for key in node if rest == key or rest.startswith(f"{key}.")), None)
+        node, rest = (node[key], rest[len(key) + 1 :]) if key else (None, "")
+
+    assert wanted == node
+
+
+# values -> path in the settings file
+SETTINGS: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "drain": ({"drainSeconds": 7}, "drain.limit_seconds", 7),
+    "context": ({"engine": {"contextLength": 4096}}, "engine.max_model_len", 4096),
+    "model's own context": ({"engine": {"contextLength": None}}, "engine.max_model_len", None),
+    "eager": ({"engine": {"enforceEager": False}}, "engine.enforce_eager", False),
+    "dcp": (
+        {"engine": {"decodeContextParallelSize": 8}},
+        "engine.extra_args",
+        ["--decode-context-parallel-size", "8"],
+    ),
+    "mtp": (
+        {"engine": {"mtpTokens": 2}},
+        "engine.extra_args",
+        ["--speculative-config", '{"method":"mtp","num_speculative_tokens":2}'],
+    ),
+    "pass-through": ({"engine": {"extraArgs": ["--seed", "1"]}}, "engine.extra_args", ["--seed", "1"]),
+    "any setting": ({"settings": {"log": {"level": "debug"}}}, "log.level", "debug"),
+    "setting wins": ({"settings": {"health": {"stall_seconds": 5}}}, "health.stall_seconds", 5),
+    "hub token": (
+        {"staging": {"credentials": {"existingSecret": "s"}}},
+        "staging.hub.token.file",
+        "/etc/glm5-source/token",
+    ),
+    "web token": (
+        {"model": {"source": "https://h/f/"}, "staging": {"credentials": {"existingSecret": "s"}}},
+        "staging.http.token.file",
+        "/etc/glm5-source/token",
+    ),
+    "registry login": (
+        {"model": {"source": "oci://h/r:t"}, "staging": {"credentials": {"existingSecret": "s"}}},
+        "staging.oci.auth_file",
+        "/etc/glm5-source/.dockerconfigjson",
+    ),
+    "staging off": ({"staging": {"enabled": False}}, "staging", None),
+    "chat template": (
+        {"model": {"chatTemplate": "x"}},
+        "model.chat_template",
+        "/etc/glm5/chat_template.jinja",
+    ),
+    "tokenizer": (
+        {"model": {"tokenizerSource": "hf://a/b"}},
+        "model.hf_folder",
+        "/models/glm-5/current",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "path", "wanted"), SETTINGS.values(), ids=SETTINGS)
+def test_settings_have(values: dict[str, Any], path: str, wanted: Any) -> None:
+    """A value arrives in the settings file of the service."""
+    node = yaml.safe_load(one(objects(values=values), "ConfigMap")["data"]["glm5.yaml"])
+    for key in path.split("."):
+        node = node.get(key) if node else None
+
+    assert wanted == node
+
+
+@pytest.mark.parametrize(
+    ("kube", "group", "kind"),
+    [
+        ("1.20.2", "policy/v1beta1", "PodDisruptionBudget"),
+        ("1.31.0", "policy/v1", "PodDisruptionBudget"),
+        ("1.20.2", "autoscaling/v2beta2", "HorizontalPodAutoscaler"),
+        ("1.31.0", "autoscaling/v2", "HorizontalPodAutoscaler"),
+    ],
+)
+def test_api_version_is_one_that_the_server_has(kube: str, group: str, kind: str) -> None:
+    """Objects whose API moved are rendered for the server at hand."""
+    items = objects(
+        values={"podDisruptionBudget": {"enabled": True}, "autoscaling": {"enabled": True}}, kube=kube
+    )
+
+    assert group == one(items, kind)["apiVersion"]
+
+
+def test_sidecar_is_native_where_the_server_has_it() -> None:
+    """From 1.29 on metrics are a native sidecar that sees staging; before, a container that outlives the drain."""
+    new, old = pod_of(objects(kube="1.31.0")), pod_of(objects(kube="1.20.2"))
+
+    assert [(item["name"], item.get("restartPolicy")) for item in new["initContainers"]] == [
+        ("metrics", "Always"),
+        ("stage", None),
+    ]
+    assert [item["name"] for item in old["containers"]] == ["engine", "metrics"]
+    assert "340" in containers(old)["metrics"]["lifecycle"]["preStop"]["exec"]["command"][2]
+
+
+def test_every_container_is_guaranteed_and_unprivileged() -> None:
+    """Requests equal limits in every container, which makes the pod Guaranteed, and none may gain privileges."""
+    pod = pod_of(objects(values={"events": {"enabled": True}}))
+    for item in containers(pod).values():
+        assert item["resources"]["requests"] == item["resources"]["limits"]
+        assert item["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert item["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_only_events_gets_a_token() -> None:
+    """With events, that container alone mounts a token of the service account."""
+    pod = pod_of(objects(values={"events": {"enabled": True}}))
+
+    assert [name for name, item in containers(pod).items() if "token" in str(item.get("volumeMounts"))] == [
+        "events"
+    ]
+
+
+def test_source_secret_reaches_the_stager_alone() -> None:
+    """What the source asks for is mounted into the stager and nowhere else; for S3 it is environment."""
+    pod = pod_of(objects(values={"staging": {"credentials": {"existingSecret": "s"}}}))
+    s3 = containers(pod_of(objects("air-gapped")))
+
+    assert [name for name, item in containers(pod).items() if "source-secret" in str(item)] == ["stage"]
+    assert [name for name, item in s3.items() if "AWS_ACCESS_KEY_ID" in str(item)] == ["stage"]
+
+
+def test_engine_has_no_egress_when_a_job_stages() -> None:
+    """In job mode the serving pod has no way out; in init mode it has that of staging."""
+    shared = {"model": {"volume": {"type": "existingClaim", "existingClaim": "c"}}}
+    job = one(objects(values=shared | {"staging": {"mode": "job"}}), "NetworkPolicy")["spec"]
+    init = one(objects(values=shared), "NetworkPolicy")["spec"]
+
+    assert job["egress"] == []
+    assert [port["port"] for rule in init["egress"] for port in rule["ports"]] == [53, 53, 443]
+
+
+def test_job_is_named_by_what_it_stages() -> None:
+    """Another source is another Job, since a Job cannot be changed; another drain time is not."""
+    shared = {
+        "model": {"volume": {"type": "existingClaim", "existingClaim": "c"}},
+        "staging": {"mode": "job"},
+    }
+
+    def name(values: dict[str, Any]) -> str:
+        items = objects(values=shared | values)
+        return next(str(item["metadata"]["name"]) for item in items if item["kind"] == "Job")
+
+    assert name({}) == name({"drainSeconds": 1})
+    assert name({}) != name(
+        {"engine": {"contextLength": None}, "model": shared["model"] | {"quantisation": "Q8_0"}}
+    )
+
+
+def test_pod_restarts_for_settings_and_not_for_chart_versions() -> None:
+    """A changed setting changes the pod template; the chart's version is not in it."""
+    before, after = (
+        one(objects(values=v), "StatefulSet")["spec"]["template"] for v in ({}, {"drainSeconds": 1})
+    )
+
+    assert before["metadata"]["annotations"] != after["metadata"]["annotations"]
+    assert "0.1.0" not in str(before["metadata"]["labels"])
+
+
+def test_router_knows_every_replica_by_name() -> None:
+    """The router's workers are the StatefulSet's own names."""
+    router = one(objects("several-replicas"), "Deployment", "glm5-router")["spec"]["template"]["spec"]
+
+    assert [f"http://glm5-{n}.glm5-pods.llm.svc:8000" for n in range(3)] == router["containers"][0]["args"][
+        -3:
+    ]
+
+
+def test_devices_by_claim_replace_the_resource() -> None:
+    """With dynamic allocation the pod has a claim for as many devices and no device-plugin resource."""
+    items = objects(values={"gpu": {"dra": {"enabled": True}}}, kube="1.37.0")
+    engine = containers(pod_of(items))["engine"]["resources"]
+    claim = one(items, "ResourceClaimTemplate", "glm5-gpus")["spec"]["spec"]["devices"]["requests"][0]
+
+    assert engine["claims"] == [{"name": "gpus"}]
+    assert "nvidia.com/gpu" not in engine["limits"]
+    assert claim["exactly"]["count"] == 8
+
+
+def test_ranks_of_several_nodes_find_their_leader() -> None:
+    """Workers run the leader's command with --headless, and only the leader answers readiness."""
+    group = one(objects("several-nodes"), "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+    leader, worker = (group[f"{role}Template"]["spec"]["containers"][0] for role in ("leader", "worker"))
+
+    assert [*leader["args"], "--headless"] == worker["args"]
+    assert ("readinessProbe" in leader, "readinessProbe" in worker) == (True, False)
+
+
+def test_claims_are_kept_unless_told_otherwise() -> None:
+    """The staged model outlives the release by default; keep=false gives it up on servers that can."""
+    kept, given_up = (
+        one(objects(values={"model": {"volume": {"keep": keep}}}), "StatefulSet")["spec"]
+        for keep in (True, False)
+    )
+
+    assert kept["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert given_up["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Delete",
+        "whenScaled": "Delete",
+    }
+
+
+def test_names_follow_the_release() -> None:
+    """fullnameOverride names every object but those of extraObjects."""
+    names = [item["metadata"]["name"] for item in objects(values={"fullnameOverride": "other"})]
+
+    assert [name for name in names if not name.startswith("other")] == []

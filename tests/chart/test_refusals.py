@@ -1,0 +1,162 @@
+"""What the chart refuses, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.chart import render
+
+pytestmark = pytest.mark.chart
+
+# values over the base, and words of the sentence that must appear; one row a rule of _checks.tpl
+CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no registry": ("rtx-pro-6000", {"images": {"registry": ""}}, "images.registry is empty"),
+    "no key": ("rtx-pro-6000", {"api": {"key": {"existingSecret": ""}}}, "api.key: 0 of existingSecret"),
+    "two keys": ("rtx-pro-6000", {"api": {"key": {"disabled": True}}}, "api.key: 2 of existingSecret"),
+    "no source": ("rtx-pro-6000", {"model": {"source": ""}}, "model.source is empty while staging.enabled"),
+    "no claim name": (
+        "rtx-pro-6000",
+        {"model": {"volume": {"type": "existingClaim"}}},
+        "existingClaim is empty",
+    ),
+    "no path": ("rtx-pro-6000", {"model": {"volume": {"type": "hostPath"}}}, "hostPath is empty"),
+    "small claim": ("rtx-pro-6000", {"model": {"volume": {"size": "5Mi"}}}, "model.volume.size is 5Mi"),
+    "claim too small for two": ("rtx-pro-6000", {"staging": {"keep": 3}}, "expected at least 1207 GB for 3"),
+    "job on own claim": ("rtx-pro-6000", {"staging": {"mode": "job"}}, "staging.mode is job while"),
+    "two credentials": (
+        "air-gapped",
+        {"staging": {"credentials": {"token": "x"}}},
+        "existingSecret and token are both set",
+    ),
+    "token for s3": (
+        "air-gapped",
+        {"staging": {"credentials": {"token": "x", "existingSecret": ""}}},
+        "asks for more than a token",
+    ),
+    "ranks on cpu": (
+        "cpu-demo",
+        {"engine": {"tensorParallelSize": 2}},
+        "tensorParallelSize is 2 on profile cpu",
+    ),
+    "uneven ranks": (
+        "rtx-pro-6000",
+        {"engine": {"tensorParallelSize": 4, "decodeContextParallelSize": 8}},
+        "expected a divisor of tensorParallelSize, 4",
+    ),
+    "two backends": (
+        "rtx-pro-6000",
+        {"engine": {"attentionBackend": "TRITON_MLA_SPARSE", "expectedBackend": "FLASHMLA_SPARSE"}},
+        "would never turn ready",
+    ),
+    "small shm": ("rtx-pro-6000", {"engine": {"shmSize": "64Mi"}}, "expected at least 17Gi"),
+    "cache beyond memory": (
+        "cpu-demo",
+        {"engine": {"cpuKvCacheGiB": 6}},
+        "expected more than engine.cpuKvCacheGiB",
+    ),
+    "flag with a value": (
+        "rtx-pro-6000",
+        {"engine": {"extraArgs": ["--max-model-len=4096"]}},
+        "expected the value engine.contextLength",
+    ),
+    "short start-up": ("rtx-pro-6000", {"startup": {"budgetSeconds": 600}}, "startup.budgetSeconds is 600"),
+    "ingress without host": ("rtx-pro-6000", {"ingress": {"enabled": True}}, "ingress.hosts is empty"),
+    "route without gateway": ("rtx-pro-6000", {"httpRoute": {"enabled": True}}, "parentRefs is empty"),
+    "pool without picker": ("rtx-pro-6000", {"inferencePool": {"enabled": True}}, "endpointPicker is empty"),
+    "two monitors": (
+        "rtx-pro-6000",
+        {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}},
+        "are both enabled",
+    ),
+    "monitor of nothing": (
+        "rtx-pro-6000",
+        {"podMonitor": {"enabled": True}, "metrics": {"enabled": False}},
+        "there is nothing to scrape",
+    ),
+    "router of one": ("rtx-pro-6000", {"router": {"enabled": True}}, "router.enabled with 1 replicas"),
+    "router and scaler": ("several-replicas", {"autoscaling": {"enabled": True}}, "would not see new ones"),
+    "two scalers": (
+        "rtx-pro-6000",
+        {"autoscaling": {"enabled": True}, "keda": {"enabled": True, "prometheus": "http://p"}},
+        "would undo each other",
+    ),
+    "scaler upside down": (
+        "rtx-pro-6000",
+        {"autoscaling": {"enabled": True, "minReplicas": 5}},
+        "autoscaling.minReplicas is 5",
+    ),
+    "keda without source": ("rtx-pro-6000", {"keda": {"enabled": True}}, "keda.prometheus is empty"),
+    "nodes on one claim": ("rtx-pro-6000", {"multiNode": {"enabled": True}}, "every node of a replica reads"),
+    "nodes and router": (
+        "several-nodes",
+        {"router": {"enabled": True}, "replicas": 2},
+        "multiNode and router",
+    ),
+    "nodes on cpu": ("cpu-demo", {"multiNode": {"enabled": True}}, "multiNode on profile cpu"),
+    "claims on old server": (
+        "rtx-pro-6000",
+        {"model": {"volume": {"keep": False}}},
+        "expected 1.27 or newer",
+    ),
+    "devices on old server": ("rtx-pro-6000", {"gpu": {"dra": {"enabled": True}}}, "expected 1.34 or newer"),
+}
+
+
+@pytest.mark.parametrize(("base", "values", "sentence"), CROSS_FIELD.values(), ids=CROSS_FIELD)
+def test_values_that_do_not_fit_together(base: str, values: dict[str, Any], sentence: str) -> None:
+    """Each rule over several values has its sentence, and the YAML that it says to paste cures it."""
+    output = render(base, values, kube="1.25.0")
+
+    assert output.returncode != 0
+    assert sentence in output.stderr
+    cure = output.stderr.split(sentence, 1)[1].split("Paste:\n", 1)[1].split("\n\n", 1)[0]
+    cured = render(base, merged(values, yaml.safe_load(cure)), kube="1.25.0")
+    assert sentence not in cured.stderr
+
+
+def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    """Maps merged, everything else replaced."""
+    both = {
+        key: merged(low[key], high[key]) for key in low.keys() & high.keys() if isinstance(low[key], dict)
+    }
+    return low | high | both
+
+
+def test_all_at_once() -> None:
+    """Everything that is wrong is said in one go."""
+    output = render(
+        values={"images": {"registry": ""}, "ingress": {"enabled": True}, "router": {"enabled": True}}
+    )
+
+    assert "3 values do not fit together" in output.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"modle": {}}, "modle"),
+        ({"engine": {"tensorParalelSize": 8}}, "tensorParalelSize"),
+        ({"engine": {"tensorParallelSize": "8"}}, "tensorParallelSize"),
+        ({"engine": {"tensorParallelSize": 16}}, "tensorParallelSize"),
+        ({"engine": {"toolCallParser": "glm46"}}, "toolCallParser"),
+        ({"engine": {"reasoningParser": "glm4"}}, "reasoningParser"),
+        ({"engine": {"kvCacheDtype": "fp7"}}, "kvCacheDtype"),
+        ({"images": {"engine": {"digest": "latest"}}}, "digest"),
+        ({"model": {"source": "ftp://host/file"}}, "source"),
+        ({"model": {"volume": {"size": "402 GB"}}}, "size"),
+        ({"profile": "rocm"}, "profile"),
+        ({"api": {"extraRoutes": ["/v1/responses"]}}, "extraRoutes"),
+        ({"drainSeconds": -1}, "drainSeconds"),
+        ({"security": {"runAsUser": 0}}, "runAsUser"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("name", ["helm3", "helm4"])
+def test_schema_refuses(values: dict[str, Any], named: str, name: str) -> None:
+    """A misspelt key, a wrong type and a value that cannot be are refused by name, by both helms."""
+    output = render(values=values, name=name)
+
+    assert output.returncode != 0
+    assert named in output.stderr
