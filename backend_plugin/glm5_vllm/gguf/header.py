@@ -17,6 +17,7 @@ from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.quant_types import BY_ID, QuantType
 
 MAGIC = b"GGUF"
+CHECK_PATH = "Check the path and its permissions"
 CONVERT = "Convert the model with a current llama.cpp"
 VERSIONS = (2, 3)
 LFS_PREFIX = b"version https://git-lfs"
@@ -83,9 +84,12 @@ class Header:
         if not isinstance(value, ArrayValue):
             found = "missing" if value is None else repr(value)
             raise GGUFError(f"{self.path.name} metadata key {key}", found, expected="an array")
-        with self.path.open("rb") as file:
-            file.seek(value.offset)
-            data = file.read(value.nbytes)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(value.offset)
+                data = file.read(value.nbytes)
+        except OSError as error:
+            raise GGUFError(f"cannot read {self.path}", error.strerror, remedy=CHECK_PATH) from error
         if len(data) != value.nbytes:
             raise GGUFError(f"{self.path.name} changed while it was read at key", key, remedy=FETCH_AGAIN)
         if value.element_type != _STRING:
@@ -107,9 +111,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
             cursor = Cursor(file, path, os.fstat(file.fileno()).st_size)
             return _parse(cursor)
     except OSError as error:
-        raise GGUFError(
-            f"cannot read {path}", error.strerror, remedy="Check the path and its permissions"
-        ) from error
+        raise GGUFError(f"cannot read {path}", error.strerror, remedy=CHECK_PATH) from error
 
 
 def _parse(cursor: Cursor) -> Header:
