@@ -18,15 +18,9 @@ pytestmark = pytest.mark.chart
 
 GOLDEN = Path(__file__).parent / "golden"
 # kinds of other projects' definitions, which Kubernetes' own schemas do not have
-FOREIGN = set("PodMonitor ServiceMonitor PrometheusRule HTTPRoute InferencePool ScaledObject LeaderWorkerSet".split())
-    "PodMonitor",
-    "ServiceMonitor",
-    "PrometheusRule",
-    "HTTPRoute",
-    "InferencePool",
-    "ScaledObject",
-    "LeaderWorkerSet",
-}
+FOREIGN = set(
+    "PodMonitor ServiceMonitor PrometheusRule HTTPRoute InferencePool ScaledObject LeaderWorkerSet".split()
+)
 
 
 @pytest.mark.parametrize("name", ["helm3", "helm4"])
