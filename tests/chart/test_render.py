@@ -18,9 +18,15 @@ pytestmark = pytest.mark.chart
 
 GOLDEN = Path(__file__).parent / "golden"
 # kinds of other projects' definitions, which Kubernetes' own schemas do not have
-FOREIGN = set(
-    "PodMonitor ServiceMonitor PrometheusRule HTTPRoute InferencePool ScaledObject LeaderWorkerSet".split()
-)
+FOREIGN = {
+    "PodMonitor",
+    "ServiceMonitor",
+    "PrometheusRule",
+    "HTTPRoute",
+    "InferencePool",
+    "ScaledObject",
+    "LeaderWorkerSet",
+}
 
 
 @pytest.mark.parametrize("name", ["helm3", "helm4"])
