@@ -28,7 +28,7 @@ def report_of(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, objec
 def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str]) -> None:
     """The report has the keys and figures of schema 1."""
     report = report_of(tiny.path, capsys)
-    types = report.pop("types")
+    types, hyperparameters = report.pop("types"), report.pop("hyperparameters")
     sizes = {tensor.name: len(tensor.data) for tensor in raw.tensors}
     mtp = [size for name, size in sizes.items() if name.startswith("blk.2.")]
 
@@ -41,6 +41,7 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
         "tensors": 71,
         "bytes": sum(sizes.values()),
         "context_length": 4096,
+        "indexer_layers": 2,
         "load": {"tensors": 44, "bytes": sum(sizes.values()) - sum(mtp)},
         "set_aside": {
             "mtp": {"tensors": 27, "bytes": sum(mtp)},
@@ -48,6 +49,13 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
         },
         "missing_mtp": [],
         "refused": [],
+    }
+    assert isinstance(hyperparameters, dict)
+    assert {name: hyperparameters[name] for name in ("layers", "kv_lora", "rope_dim", "indexer_dim")} == {
+        "layers": 2,
+        "kv_lora": 512,
+        "rope_dim": 64,
+        "indexer_dim": 128,
     }
     assert isinstance(types, dict)
     assert set(types) == {"F32", "Q4_K", "Q5_K", "Q6_K", "Q8_0"}
