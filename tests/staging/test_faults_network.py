@@ -1,0 +1,207 @@
+"""Faults between a server and the stager: what is retried, where it continues, when it gives up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from glm5_service.staging.clock import Clock
+from glm5_service.staging.command import Options
+from glm5_service.staging.reasons import Reason, StagingError
+
+from tests.staging.conftest import Stager
+from tests.support.staging.fault_server import Fault, FaultServer
+from tests.support.staging.faults_table import fault
+from tests.support.staging.large_gguf import SplitSet
+
+pytestmark = pytest.mark.staging
+Serve = Callable[..., FaultServer]
+# what a fault may cost beyond the model itself: four connections, a part each
+SLACK_BYTES = 4 << 20
+
+
+class SkippingClock(Clock):
+    """Workers' pauses pass at once and are remembered; all other time is real."""
+
+    def __init__(self) -> None:
+        self.skipped = 0.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.skipped
+
+    def pause(self, stop: threading.Event, seconds: float) -> None:
+        if threading.current_thread().name.startswith("worker"):
+            self.pauses.append(seconds)
+            self.skipped += seconds
+            seconds = 0
+        super().pause(stop, seconds)
+
+
+def published(stager: Stager, model: SplitSet) -> None:
+    """The published files are the source's, byte for byte."""
+    assert stager.digests == model.digests()
+
+
+def refused(stager: Stager, server: FaultServer, **settings: Any) -> StagingError:
+    """Staging fails and nothing is visible."""
+    error = stager.fails(f"{server.url}/", **settings)
+    assert stager.is_empty
+    return error
+
+
+@fault("connection reset in the middle of a body", then="continues at the byte it stopped")
+def test_reset_continues_at_the_byte(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """After a reset only the bytes that had not arrived are asked for."""
+    server = serve()
+    server.faults = [Fault("reset", times=6, after=300_000)]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+
+
+@fault("429 with Retry-After in seconds", then="all connections wait as long as asked, then go on")
+def test_429_is_obeyed(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """The pause is the one the server asked for, not the backoff."""
+    server, clock = serve(), SkippingClock()
+    server.faults = [Fault("status", status=429, headers={"Retry-After": "37"}, skip=2)]
+    stager.clock = clock
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert max(clock.pauses) == pytest.approx(37, abs=1)
+
+
+@fault("503 with Retry-After as a date", then="waits until that date by the server's own clock, then goes on")
+def test_503_date_counts_from_the_servers_clock(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A Retry-After date is read against the Date of the same answer, so a wrong clock here does not matter."""
+    server, clock = serve(), SkippingClock()
+    dates = {"Retry-After": "Thu, 01 Jan 1970 00:00:41 GMT", "Date": "Thu, 01 Jan 1970 00:00:00 GMT"}
+    server.faults = [Fault("status", status=503, headers=dates)]
+    stager.clock = clock
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert max(clock.pauses) == pytest.approx(41, abs=1)
+
+
+@fault("429 without end", then="gives up after the retries, keeps what came", ends=Reason.THROTTLED)
+def test_429_without_end(serve: Serve, stager: Stager) -> StagingError:
+    """Throttling that never ends is named as such."""
+    server = serve()
+    server.faults = [Fault("status", status=429, times=10_000)]
+    return refused(stager, server)
+
+
+@fault("416 for a range of the listed size", then="lists the source again and goes on")
+def test_416_lists_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A range that the server cannot satisfy means that the listing is old."""
+    server = serve()
+    server.faults = [Fault("status", status=416)]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert "source changed" in stager.log.getvalue()
+
+
+@fault("body cut short", then="continues at the byte it stopped")
+def test_truncated_body_continues(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A body that ends early counts for the bytes it brought."""
+    server = serve()
+    server.faults = [Fault("truncate", times=5, after=200_000)]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+
+
+@fault("Content-Length that contradicts Content-Range", then="does not use the answer and asks again")
+def test_wrong_length_is_asked_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """An answer that contradicts itself is dropped."""
+    server = serve()
+    server.faults = [Fault("wrong length", times=3)]
+    stager(f"{server.url}/")
+    published(stager, model)
+
+
+@fault("Content-Length that is always wrong", then="gives up after the retries", ends=Reason.REFUSED)
+def test_wrong_length_without_end(serve: Serve, stager: Stager) -> StagingError:
+    """A server that never makes sense is refused."""
+    server = serve()
+    server.faults = [Fault("wrong length", times=10_000)]
+    return refused(stager, server)
+
+
+@fault("slow drip, a byte now and then", then="drops the connection after stall_seconds and continues on a new one")
+def test_drip_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A connection that lives but brings next to nothing is replaced."""
+    server = serve()
+    server.faults = [Fault("drip", times=2, after=100_000)]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert "bytes in 1 s" in stager.log.getvalue()
+
+
+@fault("silence after some bytes", then="drops the connection after stall_seconds and continues at the byte")
+def test_silence_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A silent connection is replaced and what it brought is kept."""
+    server = serve()
+    server.faults = [Fault("silence", times=2, after=100_000)]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+
+
+@fault("silence without end", then="gives up after the retries, keeps what came", ends=Reason.STALLED)
+def test_silence_without_end(serve: Serve, stager: Stager) -> StagingError:
+    """A download that hangs ends with a reason instead of hanging."""
+    server = serve()
+    server.faults = [Fault("silence", times=10_000)]
+    return refused(stager, server, retries=1)
+
+
+@fault("nobody listens", then="gives up after the retries", ends=Reason.UNREACHABLE)
+def test_unreachable(serve: Serve, stager: Stager) -> StagingError:
+    """A host that cannot be reached is named."""
+    server = serve()
+    server.server_close()
+    return refused(stager, server, retries=2)
+
+
+@fault("bytes flipped in flight", then="fetches that file again, no other")
+def test_flipped_in_flight(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A digest that does not match costs one file."""
+    server, spoilt = serve(), model.paths[2]
+    server.faults = [Fault("flip", name=spoilt.name, after=150_000)]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + spoilt.stat().st_size + SLACK_BYTES
+    assert f"{spoilt.name} starts at byte 0" in stager.log.getvalue()
+
+
+@fault("bytes flipped in flight each time", then="gives up at the second time", ends=Reason.CORRUPT)
+def test_flipped_each_time(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """A source or proxy that always spoils the file cannot be staged from."""
+    server = serve()
+    server.faults = [Fault("flip", name=model.paths[2].name, times=10_000, after=150_000)]
+    return refused(stager, server)
+
+
+@fault("server without ranges", then="one connection a file; after an interruption that file starts again")
+def test_no_ranges(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """Without ranges staging still works, a broken file from byte 0."""
+    server = serve(ranges=False)
+    server.faults = [Fault("reset", name=model.paths[0].name, after=1_200_000)]
+    stager(f"{server.url}/")
+    published(stager, model)
+
+
+@fault("wall clock jumps a day back and forth", then="nothing: only monotonic time is used")
+def test_clock_jump(
+    serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time-outs, retries and leases do not look at the wall clock."""
+    server, real, calls = serve(), time.time, iter(range(1 << 30))
+    monkeypatch.setattr(time, "time", lambda: real() + (86400 if next(calls) % 2 else -86400))
+    server.faults = [Fault("reset", times=3, after=100_000)]
+    stager(f"{server.url}/", Options(verify=True))
+    published(stager, model)

@@ -1,0 +1,206 @@
+"""An HTTP server that serves a folder, with or without ranges, and misbehaves exactly as told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+CHUNK = 1 << 18
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests for bytes of files whose name ends with `name`.
+
+    `skip` requests pass unharmed first. `after` bytes of the body are sent before the fault acts.
+    """
+
+    kind: str
+    name: str = ".gguf"
+    times: int = 1
+    skip: int = 0
+    after: int = 0
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    action: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request as it came in."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+class FaultServer(ThreadingHTTPServer):
+    """Serves `root`; `faults` is the script, `seen` what was asked, `sent_bytes` what was sent of files."""
+
+    daemon_threads = True
+    # many connections knock at once after a pause
+    request_queue_size = 128
+
+    def __init__(self, root: Path, *, ranges: bool = True, etags: bool = True, token: str | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.root, self.ranges, self.etags, self.token = root, ranges, etags, token
+        self.faults: list[Fault] = []
+        self.seen: list[Seen] = []
+        self.sent_bytes = 0
+        self.held = threading.Event()
+        self.guard = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def next_fault(self, path: str) -> Fault | None:
+        """The fault this request meets, if any."""
+        with self.guard:
+            for fault in self.faults:
+                if fault.times > 0 and path.endswith(fault.name):
+                    if fault.skip > 0:
+                        fault.skip -= 1
+                        return None
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are the point of these tests."""
+
+    def plan(self, path: str) -> Path | None:
+        """The file behind a request path; other servers map it differently."""
+        file = self.root / unquote(path).lstrip("/")
+        return file if file.is_file() else None
+
+    def answer_api(self, handler: _Handler, path: str) -> bool:
+        """A hook for servers with an API; True if the request was answered."""
+        return False
+
+    def allows(self, handler: _Handler) -> bool:
+        return self.token is None or handler.headers.get("Authorization") == f"Bearer {self.token}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FaultServer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        server, path = self.server, urlsplit(self.path).path
+        with server.guard:
+            server.seen.append(Seen(self.command, self.path, dict(self.headers.items())))
+        if not server.allows(self):
+            self.plain(401)
+        elif not server.answer_api(self, path):
+            file = server.plan(path)
+            if file is None:
+                self.plain(404)
+            else:
+                self.send_file(file, path)
+
+    def plain(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
+        # a Date among the headers replaces our own
+        self.send_response_only(status)
+        if "Date" not in (headers or {}):
+            self.send_header("Date", self.date_time_string())
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_file(self, file: Path, path: str) -> None:
+        server = self.server
+        is_probe = self.headers.get("Range") == "bytes=0-0"
+        fault = None if is_probe else server.next_fault(path)
+        if fault is not None and fault.action is not None:
+            fault.action()
+        if fault is not None and fault.status:
+            self.plain(fault.status, fault.headers)
+            return
+        stat = file.stat()
+        start, end, status = 0, stat.st_size, 200
+        etag = f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
+        wanted = self.headers.get("Range")
+        if_range = self.headers.get("If-Range")
+        if wanted and server.ranges and (if_range in (None, etag) or not server.etags):
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            start, status = int(first), 206
+            if start >= end:
+                self.plain(416, {"Content-Range": f"bytes */{stat.st_size}"})
+                return
+            end = min(int(last) + 1, end) if last else end
+        self.send_response(status)
+        length = end - start
+        if fault is not None and fault.kind == "wrong length":
+            length -= 1000
+        self.send_header("Content-Length", str(length))
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{stat.st_size}")
+        if server.etags:
+            self.send_header("ETag", etag)
+        self.end_headers()
+        self._send_body(file, start, end, fault)
+
+    def _send_body(self, file: Path, start: int, end: int, fault: Fault | None) -> None:
+        kind = fault.kind if fault else ""
+        stop = min(end, start + fault.after) if fault and kind in ("reset", "truncate", "silence", "drip") else end
+        with open(file, "rb", buffering=0) as source:
+            if kind == "flip":
+                data = bytearray(os.pread(source.fileno(), end - start, start))
+                data[min(fault.after if fault else 0, len(data) - 1)] ^= 1
+                self._write(data)
+                return
+            self.wfile.flush()
+            position = start
+            while position < stop:
+                sent = os.sendfile(self.connection.fileno(), source.fileno(), position, min(CHUNK, stop - position))
+                if not sent:
+                    break
+                position += sent
+                with self.server.guard:
+                    self.server.sent_bytes += sent
+            if kind == "drip":
+                # a byte now and then until the client has had enough
+                while position < end and not self.server.held.wait(0.05):
+                    self._write(os.pread(source.fileno(), 1, position))
+                    position += 1
+        if kind == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+        elif kind == "silence":
+            self.server.held.wait(60)
+        if kind in ("reset", "truncate", "silence", "drip", "wrong length"):
+            self.close_connection = True
+
+    def _write(self, data: bytes | bytearray) -> None:
+        self.wfile.write(data)
+        with self.server.guard:
+            self.server.sent_bytes += len(data)
+
+
+@contextmanager
+def running(server: FaultServer) -> Iterator[FaultServer]:
+    """Serve in a thread until the end of the block."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.held.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
