@@ -18,6 +18,7 @@ from glm5_service.errors import ExitCode, Glm5Error
 # name -> (module, one line of help); help must not import the command
 COMMANDS = {
     "stage": ("glm5_service.commands.stage", "Bring the model here, verify it and publish it."),
+    "preflight": ("glm5_service.commands.preflight", "Check whether this host can serve the model."),
     "serve": ("glm5_service.commands.serve", "Start the engine and stay with it."),
     "sidecar": ("glm5_service.commands.sidecar", "Answer /metrics for the whole pod."),
     "gguf": ("glm5_service.commands.gguf", "Look into a GGUF file."),

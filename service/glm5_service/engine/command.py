@@ -34,10 +34,12 @@ class EngineCommand:
 GATE = "glm5_service.api.gate.Gate"
 
 
-def engine_command(settings: Settings, model: ModelFacts, profile: Profile, token: str) -> EngineCommand:
+def engine_command(
+    settings: Settings, model: ModelFacts, profile: Profile, token: str, caches: Mapping[str, str]
+) -> EngineCommand:
     """The command that serves `model`: the plugin's entry, then what would follow `vllm serve`.
 
-    `token` opens the API's inner routes to the parts of this pod.
+    `token` opens the API's inner routes to the parts of this pod; `caches` says where compiled kernels go.
     """
     engine = settings.engine
     flags: dict[str, object | None] = {
@@ -68,7 +70,9 @@ def engine_command(settings: Settings, model: ModelFacts, profile: Profile, toke
         argv.append("--disable-uvicorn-access-log")  # the gate's own line carries the request id
     if engine.tool_call_parser:
         argv.append("--enable-auto-tool-choice")
-    environment = _QUIET | {
+    environment = {
+        **_QUIET,
+        **caches,
         "GLM5_RUN_DIR": str(settings.run_dir),
         "GLM5_CACHE_DIR": str(settings.cache_dir),
         "PYTHONUNBUFFERED": "1",

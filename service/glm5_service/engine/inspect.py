@@ -43,6 +43,22 @@ class Placed(_Report):
     bytes: int
 
 
+class Hyperparameters(_Report):
+    """The sizes that memory depends on."""
+
+    layers: int
+    hidden: int
+    heads: int
+    q_lora: int
+    kv_lora: int
+    rope_dim: int
+    nope_dim: int
+    value_dim: int
+    experts: int
+    indexer_heads: int
+    indexer_dim: int
+
+
 class Refused(_Report):
     """A tensor the loader does not take."""
 
@@ -63,6 +79,8 @@ class GgufFacts(_Report):
     context_length: int | None = None
     types: dict[str, Placed] = {}
     load: Placed
+    hyperparameters: Hyperparameters
+    indexer_layers: int
     refused: list[Refused] = []
 
 

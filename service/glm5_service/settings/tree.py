@@ -29,6 +29,8 @@ class EngineSettings(Section):
 
     profile: Literal["auto", "cpu", "cuda"] = "auto"
     """Hardware profile; auto takes the one of the installed vLLM."""
+    image: str | None = None
+    """Digest of the engine's image; compiled kernels are kept apart by it (unset: by installed versions)."""
     host: str = "0.0.0.0"
     """Address the API listens on."""
     port: Port = 8000

@@ -24,7 +24,7 @@ def _flags(argv: tuple[str, ...]) -> dict[str, str]:
 
 def test_cpu_command() -> None:
     """The cpu profile runs eagerly, sizes the KV cache by environment and asks nothing of the network."""
-    command = engine_command(load(environ={"GLM5_RUN_DIR": "/run/glm5"}).settings, MODEL, "cpu", "token")
+    command = engine_command(load(environ={"GLM5_RUN_DIR": "/run/glm5"}).settings, MODEL, "cpu", "token", {})
     assert command.argv[:4] == (sys.executable, "-m", "glm5_vllm.serve", str(MODEL.path))
     assert "--enforce-eager" in command.argv
     assert "--gpu-memory-utilization" not in command.argv
@@ -44,7 +44,7 @@ def test_cpu_command() -> None:
 def test_cuda_command() -> None:
     """The cuda profile compiles, and passes memory and tensor parallel size on."""
     settings = load(environ={"GLM5_ENGINE__TENSOR_PARALLEL_SIZE": "8"}).settings
-    command = engine_command(settings, MODEL, "cuda", "token")
+    command = engine_command(settings, MODEL, "cuda", "token", {})
     flags = _flags(command.argv)
     assert (flags["--tensor-parallel-size"], flags["--gpu-memory-utilization"]) == ("8", "0.92")
     assert "--enforce-eager" not in command.argv
@@ -54,13 +54,13 @@ def test_cuda_command() -> None:
 def test_extra_arguments_come_last() -> None:
     """What the user adds stands last, where argparse lets it win."""
     settings = load(environ={"GLM5_ENGINE__EXTRA_ARGS": "--dtype half"}).settings
-    assert engine_command(settings, MODEL, "cpu", "token").argv[-2:] == ("--dtype", "half")
+    assert engine_command(settings, MODEL, "cpu", "token", {}).argv[-2:] == ("--dtype", "half")
 
 
 def test_api_key_is_not_on_the_command_line() -> None:
     """The key goes by environment only, where other users of the host do not see it."""
     command = engine_command(
-        load(environ={"GLM5_ENGINE__API_KEY": "hunter2"}).settings, MODEL, "cpu", "token"
+        load(environ={"GLM5_ENGINE__API_KEY": "hunter2"}).settings, MODEL, "cpu", "token", {}
     )
     assert "hunter2" not in " ".join(command.argv)
     assert command.secrets["VLLM_API_KEY"] == "hunter2"
