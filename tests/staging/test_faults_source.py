@@ -1,0 +1,206 @@
+"""Faults of what the source serves: changed, incomplete, not a model, not allowed."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from glm5_service.settings.staging import HubSettings, Secret
+from glm5_service.staging.reasons import Reason, StagingError
+
+from tests.staging.conftest import Stager
+from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
+from tests.support.staging.fault_server import Fault, FaultServer, running
+from tests.support.staging.faults_table import fault
+from tests.support.staging.hub_server import CdnServer, HubServer
+from tests.support.staging.large_gguf import SMALL, SplitSet, write_set
+from tests.support.tiny_spec import TinySpec
+
+pytestmark = pytest.mark.staging
+
+
+def replaced(model: SplitSet, path: Path) -> Callable[[], None]:
+    """An action that puts other bytes of the same size at `path`, in one step, and updates SHA256SUMS."""
+
+    def act() -> None:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 0xFF
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(data)
+        fresh.replace(path)
+        model.write_sums()
+
+    return act
+
+
+@fault("file changed at the source while it is fetched", then="lists again; that file starts at byte 0, and says so")
+def test_changed_file_starts_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """If-Range and ETag keep two versions of a file from being mixed."""
+    server, changed = serve(), model.paths[1]
+    server.faults = [Fault("change", name=changed.name, skip=1, action=replaced(model, changed))]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert f"source changed, that file starts again: {changed.name}" in stager.log.getvalue()
+    assert server.sent_bytes <= model.total_bytes + changed.stat().st_size + SLACK_BYTES
+
+
+@fault("file that changes at every request", then="gives up after three listings", ends=Reason.CHANGED)
+def test_changes_without_end(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """A source that never holds still cannot be staged from."""
+    server, changed = serve(), model.paths[1]
+    server.faults = [Fault("change", name=changed.name, times=10_000, action=replaced(model, changed))]
+    return refused(stager, server)
+
+
+@fault("file changed between two runs", then="keeps the other files' bytes; that file starts at byte 0")
+def test_changed_between_runs(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A partial file is continued only if it is of the version that is listed now."""
+    server = serve()
+    server.faults = [Fault("reset", name=model.paths[1].name, times=10_000, after=400_000)]
+    server.faults += [Fault("status", name=model.paths[4].name, status=404, times=1)]
+    stager.fails(f"{server.url}/")
+    server.faults = []
+    replaced(model, model.paths[1])()
+    before = server.sent_bytes
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes - before <= model.total_bytes
+
+
+@fault("redirect to another host", then="follows it without the token")
+def test_redirect_keeps_the_token_home(model: SplitSet, stager: Stager) -> None:
+    """A secret is sent to the host it is for, and to no other."""
+    with running(CdnServer(model.folder)) as cdn, running(HubServer(model.folder, cdn)) as hub:
+        token = Secret(value="hf_secret")  # type: ignore[arg-type]
+        stager("hf://org/model", hub=HubSettings(endpoint=hub.url, token=token))
+        published(stager, model)
+        assert all("Authorization" not in seen.headers for seen in cdn.seen)
+        assert cdn.sent_bytes >= model.total_bytes
+    assert "hf_secret" not in stager.log.getvalue()
+    assert "Signature" not in stager.log.getvalue()
+
+
+@fault("redirect from https to http", then="does not follow it", ends=Reason.UNTRUSTED)
+def test_redirect_to_plain_http(serve: Serve, tmp_path: Path, stager: Stager) -> StagingError:
+    """What was asked for over TLS is not fetched without it."""
+    plain, secure = serve(), serve()
+    address, authority = with_tls(secure, tmp_path)
+    secure.faults = [Fault("status", name="", status=302, headers={"Location": f"{plain.url}/x"}, times=10_000)]
+    secure.answer_api = lambda handler, path: bool(handler.plain(302, {"Location": f"{plain.url}{path}"})) or True
+    return stager.fails(f"{address}/", http={"ca_file": authority})
+
+
+@fault("certificate that nobody vouches for", then="ends at once", ends=Reason.UNTRUSTED)
+def test_untrusted_certificate(serve: Serve, tmp_path: Path, stager: Stager) -> StagingError:
+    """A certificate is checked before anything is sent."""
+    address, _ = with_tls(serve(), tmp_path)
+    return stager.fails(f"{address}/")
+
+
+@fault("token expired while fetching, file with the next one mounted", then="reads the token file again and goes on")
+def test_rotated_token(serve: Serve, model: SplitSet, stager: Stager, tmp_path: Path) -> None:
+    """A refused token is read anew before giving up."""
+    secret = tmp_path / "token"
+    secret.write_text("first\n")
+    server = serve(token="first")
+
+    def rotate() -> None:
+        server.token = "second"
+        secret.write_text("second\n")
+
+    server.faults = [Fault("rotate", skip=3, action=rotate)]
+    stager(f"{server.url}/", http={"token": {"file": secret}})
+    published(stager, model)
+
+
+@fault("token refused", then="ends without retrying", ends=Reason.UNAUTHORIZED)
+def test_refused_token(serve: Serve, stager: Stager, tmp_path: Path) -> StagingError:
+    """Credentials do not get better by asking again."""
+    server = serve(token="right")
+    error = refused(stager, server, http={"token": {"value": "wrong"}})
+    assert "wrong" not in f"{error}{stager.log.getvalue()}{(tmp_path / 'volume/run/staging.json').read_text()}"
+    assert len(server.seen) <= 4
+    return error
+
+
+@fault("source does not exist", then="ends without retrying", ends=Reason.NOT_FOUND)
+def test_not_found(serve: Serve, stager: Stager) -> StagingError:
+    """A wrong address is named."""
+    return stager.fails(f"{serve().url}/elsewhere/")
+
+
+@fault("source that states no digests", then="ends before the first byte", ends=Reason.NO_DIGEST)
+def test_no_digest(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """What cannot be verified is not staged unless that is asked for."""
+    (model.folder / "SHA256SUMS").unlink()
+    server = serve()
+    error = stager.fails(f"{server.url}/{model.paths[0].name}")
+    # a byte a file tells the size
+    assert server.sent_bytes <= len(model.paths)
+    return error
+
+
+@fault("Git LFS pointer in place of a split", then="ends before the first byte", ends=Reason.NOT_A_MODEL)
+def test_pointer_file(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """A pointer is recognised by its size."""
+    model.paths[1].write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1\n")
+    model.write_sums()
+    return refused(stager, serve())
+
+
+@fault("web page in place of a split", then="ends at its first bytes", ends=Reason.NOT_A_MODEL)
+def test_web_page(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """A log-in page has a digest and a size too, but no magic."""
+    model.paths[0].write_text("<!doctype html>" + "x" * 2_000_000)
+    model.write_sums()
+    return refused(stager, serve())
+
+
+@fault("another architecture", then="ends at its first bytes", ends=Reason.WRONG_ARCHITECTURE)
+def test_wrong_architecture(serve: Serve, stager: Stager) -> StagingError:
+    """The wrong model is seen in the first split's header, not after 402 GB."""
+    return refused(stager, serve(), architecture="llama")
+
+
+@fault("split missing at the source", then="ends before the first byte", ends=Reason.INCOMPLETE)
+def test_missing_split(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """Every split of a set must be listed."""
+    model.paths[3].unlink()
+    model.write_sums()
+    server = serve()
+    return refused(stager, server)
+
+
+@fault("split of another model under the right name", then="fetches, looks at the headers", ends=Reason.NOT_A_MODEL)
+def test_foreign_split(serve: Serve, model: SplitSet, stager: Stager, tmp_path: Path) -> StagingError:
+    """All splits must be of one model, whatever their names and digests say."""
+    other = TinySpec(layers=4, experts=8, name=SMALL.name)
+    foreign = write_set(tmp_path / "other", other, len(model.paths) - 1)
+    model.paths[1].write_bytes(foreign.paths[0].read_bytes())
+    model.write_sums()
+    return refused(stager, serve())
+
+
+@fault("two quantisations in one place", then="ends before the first byte", ends=Reason.AMBIGUOUS)
+def test_two_models(model: SplitSet, stager: Stager) -> StagingError:
+    """Which model is meant is not guessed."""
+    for path in model.paths:
+        (model.folder / path.name.replace("small", "small-Q8_0")).write_bytes(path.read_bytes())
+    return stager.fails(f"file://{model.folder}")
+
+
+def with_tls(server: FaultServer, folder: Path) -> tuple[str, Path]:
+    """Put the server behind TLS with a certificate of its own; gives its address and the authority file."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    return f"https://127.0.0.1:{server.server_port}", certificate

@@ -1,0 +1,208 @@
+"""Faults of the volume and of the stager itself: space, permission, damage on disk, rivals, kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from glm5_service.staging.command import Options
+from glm5_service.staging.reasons import Reason, StagingError
+
+from tests.staging.conftest import Stager
+from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
+from tests.support.staging.fault_server import Fault
+from tests.support.staging.faults_table import fault
+from tests.support.staging.large_gguf import SplitSet
+from tests.support.staging.processes import start_stage
+
+pytestmark = pytest.mark.staging
+
+
+@contextmanager
+def filesystem(path: Path, size_bytes: int) -> Iterator[Path]:
+    """A filesystem of its own at `path`."""
+    path.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@fault("too little free space", then="ends before the first byte", ends=Reason.OUT_OF_SPACE)
+def test_no_room(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """Room is counted before anything is fetched."""
+    server = serve()
+    with filesystem(stager.target.parent, model.total_bytes // 2):
+        error = refused(stager, server)
+    assert server.sent_bytes < SLACK_BYTES / 1000
+    return error
+
+
+@fault("disk full at a random byte", then="ends; with room again it continues at the byte", ends=Reason.OUT_OF_SPACE)
+def test_disk_fills_up(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """What was written before the disk was full is kept and used by the next run."""
+    server = serve()
+    with filesystem(stager.target.parent, model.total_bytes + (3 << 20)) as volume:
+        filler = volume / "filler"
+
+        def fill() -> None:
+            room = os.statvfs(volume)
+            free = room.f_bavail * room.f_frsize
+            filler.write_bytes(bytes(free - random.randrange(free // 2)))
+
+        server.faults = [Fault("fill", skip=2, action=fill)]
+        error = refused(stager, server)
+        filler.unlink()
+        stager(f"{server.url}/")
+        published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + 2 * SLACK_BYTES
+    return error
+
+
+@fault("read-only volume", then="ends before the first byte", ends=Reason.READ_ONLY)
+def test_read_only(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """A volume that cannot be written is refused at once."""
+    server, volume = serve(), stager.target.parent
+    with filesystem(volume, 4 * model.total_bytes):
+        subprocess.run(["mount", "-o", "remount,ro", volume], check=True)
+        error = stager.fails(f"{server.url}/")
+    assert server.sent_bytes < SLACK_BYTES / 1000
+    return error
+
+
+@fault("read-only volume with the model on it", then="finds it published, writes nothing")
+def test_read_only_with_model(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """Starting a pod from a read-only volume needs neither lock nor source."""
+    server, volume = serve(), stager.target.parent
+    with filesystem(volume, 4 * model.total_bytes):
+        stager(f"{server.url}/")
+        subprocess.run(["mount", "-o", "remount,ro", volume], check=True)
+        asked = len(server.seen)
+        stager(f"{server.url}/", Options(verify=True))
+        assert len(server.seen) == asked
+        published(stager, model)
+
+
+@fault("bytes flipped on disk, size and mtime as before", then="`--verify` finds them and fetches that file again")
+def test_flipped_on_disk(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """Exactly the damaged file is fetched again, and the others are not even copied."""
+    server = serve()
+    stager(f"{server.url}/")
+    spoilt = stager.current / model.paths[2].name
+    inodes = {path.name: path.stat().st_ino for path in stager.current.iterdir()}
+    flip(spoilt, keep_times=True)
+    before = server.sent_bytes
+    stager(f"{server.url}/")
+    assert stager.digests != model.digests()
+    stager(f"{server.url}/", Options(verify=True))
+    published(stager, model)
+    assert server.sent_bytes - before <= spoilt.stat().st_size + 4096
+    changed = {path.name for path in stager.current.iterdir() if inodes[path.name] != path.stat().st_ino}
+    assert changed == {spoilt.name, "manifest.json"}
+
+
+@fault("file on disk changed (mtime differs)", then="hashes it at the next run; damaged, it is fetched again")
+def test_touched_on_disk(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """Earlier verification is trusted only while size, mtime and inode match."""
+    server = serve()
+    stager(f"{server.url}/")
+    flip(stager.current / model.paths[2].name, keep_times=False)
+    before = server.sent_bytes
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes - before <= model.paths[2].stat().st_size + 4096
+
+
+@fault("file on disk touched, bytes as before", then="hashes it and fetches nothing")
+def test_touched_but_sound(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A doubt is settled by reading, not by fetching."""
+    server = serve()
+    stager(f"{server.url}/")
+    os.utime(stager.current / model.paths[2].name)
+    before = server.sent_bytes
+    stager(f"{server.url}/")
+    published(stager, model)
+    # the list of digests and a byte a file for its size
+    assert server.sent_bytes - before < 4096
+
+
+@fault("two stagers on one volume", then="one works, the other waits and finds the model published")
+def test_two_stagers(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """Two stagers fetch the model once, without any help from flock."""
+    server = serve()
+    pair = [start_stage(f"{server.url}/", stager.target, settings=("rate_limit=5000000",)) for _ in range(2)]
+    logs = [process.communicate(timeout=60)[1] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], logs
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + 16384
+    assert sum("another stager works on" in log for log in logs) == 1
+
+
+@fault("two stagers, the second is told not to wait", then="the second ends, the first goes on", ends=Reason.LOCKED)
+def test_second_does_not_wait(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """`lock_wait_seconds=0` ends at once when somebody else works."""
+    server, begun = serve(), threading.Event()
+    server.faults = [Fault("signal", action=begun.set)]
+    first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=5000000",))
+    assert begun.wait(30)
+    error = stager.fails(f"{server.url}/", lock_wait_seconds=0)
+    assert first.wait(60) == 0
+    published(stager, model)
+    return error
+
+
+@fault("stager killed while another waits", then="the other takes over and continues at the byte")
+def test_takes_over_the_dead(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A dead holder's lock is taken at once on the same machine, and its partial files are used."""
+    server, begun = serve(), threading.Event()
+    server.faults = [Fault("signal", skip=5, action=begun.set)]
+    first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=4000000", "connections=2"))
+    assert begun.wait(30)
+    second = start_stage(f"{server.url}/", stager.target, settings=("connections=2",))
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    log = second.communicate(timeout=60)[1]
+    assert second.returncode == 0, log
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+
+
+@fault("SIGTERM", then="writes down what came and ends; the next run continues at the byte", ends=Reason.INTERRUPTED)
+def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """An orderly stop loses no byte."""
+    server, begun = serve(), threading.Event()
+    server.faults = [Fault("signal", skip=5, action=begun.set)]
+    first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=4000000", "connections=2"))
+    assert begun.wait(30)
+    first.terminate()
+    log = first.communicate(timeout=30)[1]
+    assert first.returncode == 1
+    assert stager.is_empty
+    reason = json.loads((stager.target.parent / "run/staging.json").read_text())["reason"]
+    stager(f"{server.url}/")
+    published(stager, model)
+    # sent but not yet received: what lies in socket buffers
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+    assert "told to stop" in log
+    return StagingError(Reason(reason), "as staging.json says")
+
+
+def flip(path: Path, *, keep_times: bool) -> None:
+    """Change one byte in the middle of a file."""
+    stat = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(stat.st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(stat.st_size // 2)
+        file.write(bytes([byte ^ 0xFF]))
+    if keep_times:
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
