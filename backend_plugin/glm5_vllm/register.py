@@ -22,9 +22,16 @@ def platform() -> str | None:
 
 def register() -> None:
     """Entry point `vllm.general_plugins`: check the version, register backends, apply the patches in their order."""
+    from vllm.platforms import current_platform
+
     from glm5_vllm import patches, versions
 
     versions.check_vllm()
+    if current_platform.is_cuda():
+        from glm5_vllm.attention import registration
+
+        registration.register_backend()
+        registration.prefer_backend()
     patches.apply_all()
 
     from glm5_vllm.gguf.loader import register_loader

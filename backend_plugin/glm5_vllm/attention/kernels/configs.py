@@ -12,10 +12,12 @@ from enum import Enum
 
 import triton
 
-BLOCK_HEADS = 16  # the smallest side of a matrix instruction that all architectures share
 MAX_SPLITS = 64
 # row counts measured at warm-up and written to the attestation
 ATTESTED_ROWS = (1, 8, 64, 512)
+# up to here positions become slots inside the attention launch. H200, 8 heads, us on top of ready slots: 0.9 at 1 row,
+# 0.5 at 4 and 16, 0.1 at 64, 0 at 256, 5 at 2048; a launch of its own costs more. Above, 8 bytes a slot of scratch
+FUSED_ROWS = 1024
 
 
 class KVFormat(Enum):
@@ -29,11 +31,15 @@ class KVFormat(Enum):
 
 @dataclass(frozen=True)
 class Tile:
-    """Slots a program gathers at once, depth of the software pipeline, and warps of a program."""
+    """Slots a program gathers at once, depth of the software pipeline, warps of a program, and heads it computes.
+
+    16 heads are the smallest side of a matrix instruction that all architectures share.
+    """
 
     slots: int
     stages: int
     warps: int
+    heads: int = 16
 
 
 @dataclass(frozen=True)
@@ -47,33 +53,39 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The tiles of one architecture: `by_splits` holds (least splits, tile), tried in order; `many_rows` from
-    `many_programs` programs up, where the card is full without splits."""
+    """The tiles of one architecture and KV format.
+
+    `by_splits` holds (least splits, tile), tried in order. `many_rows` serves from `MANY_PROGRAMS` programs up, where
+    the card is full without splits, and `many_heads` more than 32 heads from `MANY_HEADS_ROWS` rows up.
+    """
 
     by_splits: tuple[tuple[int, Tile], ...]
-    many_programs: int
     many_rows: Tile
+    many_heads: Tile | None = None
 
 
+MANY_PROGRAMS = 384
+MANY_HEADS_ROWS = 16
+
+# fp8 tiles wait in registers, not in the compiler's pipeline: one stage
+_FP8 = Architecture(((1, Tile(32, 1, 8)),), Tile(32, 1, 8))
 _SM90 = {
     KVFormat.WIDE: Architecture(
         by_splits=((64, Tile(32, 3, 4)), (16, Tile(64, 3, 4)), (2, Tile(64, 5, 4)), (1, Tile(32, 5, 4))),
-        many_programs=1024,
         many_rows=Tile(64, 3, 4),
+        many_heads=Tile(64, 3, 8, heads=64),
     ),
-    KVFormat.FP8: Architecture(((1, Tile(64, 5, 8)),), 1024, Tile(64, 5, 8)),
-    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 5, 8)),), 1024, Tile(32, 5, 8)),
+    KVFormat.FP8: _FP8,
+    KVFormat.FP8_GROUPED: _FP8,
 }
-# 99 KiB of shared memory a program (SM86, SM89, SM120): one pipelined tile of 32 slots fits once
+# 99 KiB of shared memory a program (SM86, SM89, SM120): two tiles of 32 slots fit once
 _SMALL_MEMORY = {
-    KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), 1024, Tile(32, 5, 4)),
-    KVFormat.FP8: Architecture(((1, Tile(64, 5, 8)),), 1024, Tile(64, 5, 8)),
-    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 5, 8)),), 1024, Tile(32, 5, 8)),
+    KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(32, 5, 4)),
+    KVFormat.FP8: _FP8,
+    KVFormat.FP8_GROUPED: _FP8,
 }
 # no fp8 conversion in hardware, so no fp8 cache
-_SM80 = {
-    KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), 1024, Tile(64, 3, 4)),
-}
+_SM80 = {KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(64, 3, 4))}
 ARCHITECTURES: dict[str, dict[KVFormat, Architecture]] = {
     "sm80": _SM80,
     "sm86": {KVFormat.WIDE: _SMALL_MEMORY[KVFormat.WIDE]},
@@ -111,17 +123,18 @@ def choose(
 ) -> LaunchConfig:
     """The table's entry for a shape: splits fill the card when rows do not, and a split holds at least one tile."""
     table = ARCHITECTURES[architecture_of(capability)][kv_format]
-    programs = rows * triton.cdiv(heads, BLOCK_HEADS)
     overlap = capability >= (9, 0)
     if batch_invariant:
         tile = next(tile for least, tile in table.by_splits if least <= BATCH_INVARIANT_SPLITS)
         return LaunchConfig(tile, BATCH_INVARIANT_SPLITS, overlap)
-    if programs >= table.many_programs:
-        return LaunchConfig(table.many_rows, 1, overlap)
+    many_heads = table.many_heads if heads > 32 and rows >= MANY_HEADS_ROWS else None
+    programs = rows * triton.cdiv(heads, (many_heads or table.many_rows).heads)
+    if programs >= MANY_PROGRAMS:
+        return LaunchConfig(many_heads or table.many_rows, 1, overlap)
     wanted = min(MAX_SPLITS, max(1, multiprocessors // programs))
     splits = 1 << (wanted.bit_length() - 1)
     while True:
-        tile = next(tile for least, tile in table.by_splits if least <= splits)
+        tile = many_heads or next(tile for least, tile in table.by_splits if least <= splits)
         if splits == 1 or splits * tile.slots <= width:
             return LaunchConfig(tile, splits, overlap)
         splits //= 2

@@ -15,7 +15,7 @@ import triton
 
 from glm5_vllm.attention.kernels.configs import (
     BATCH_INVARIANT_SPLITS,
-    BLOCK_HEADS,
+    MAX_SPLITS,
     KVFormat,
     LaunchConfig,
     choose,
@@ -26,6 +26,7 @@ LATENT, ROPE = 512, 64
 GROUPED_ROW_BYTES = 656
 _LOG2_E = math.log2(math.e)
 _MERGE_COLUMNS = 128
+_MOST_HEADS = 64  # of one program
 # what the interpreter is told it runs on: the table of the smallest card that reads every format
 _INTERPRETED = ((8, 9), 128)
 
@@ -52,12 +53,10 @@ class Workspace:
     def create(cls, heads: int, width: int, slot_rows: int, device: torch.device) -> Workspace:
         """Room for every configuration of the table at `heads` heads, and for `slot_rows` converted rows.
 
-        Splits stop where the card is full, so two programs a multiprocessor bound the parts; batch invariance takes
-        its rows in chunks of what fits.
+        Splits stop where every multiprocessor has a program; batch invariance takes its rows in chunks of what fits.
         """
         _, multiprocessors = _device(device)
-        head_blocks = triton.cdiv(heads, BLOCK_HEADS)
-        entries = max(2 * multiprocessors, 64 * head_blocks, BATCH_INVARIANT_SPLITS) * BLOCK_HEADS
+        entries = max(multiprocessors * _MOST_HEADS, MAX_SPLITS * heads, BATCH_INVARIANT_SPLITS * heads * 4)
         return cls(
             parts=torch.empty(entries, LATENT, dtype=torch.float32, device=device),
             part_lse=torch.empty(entries, dtype=torch.float32, device=device),
@@ -67,6 +66,14 @@ class Workspace:
     @property
     def nbytes(self) -> int:
         return self.parts.nbytes + self.part_lse.nbytes + self.slots.nbytes
+
+
+def configuration(
+    rows: int, heads: int, width: int, kv_format: KVFormat, device: torch.device, batch_invariant: bool
+) -> LaunchConfig:
+    """What a launch of this shape takes from the table on this device."""
+    capability, multiprocessors = _device(device)
+    return choose(rows, heads, width, kv_format, capability, multiprocessors, batch_invariant)
 
 
 def kv_format_of(kv: torch.Tensor) -> KVFormat:
@@ -198,20 +205,13 @@ def _launch(
     lse = torch.empty(rows, heads, dtype=torch.float32, device=q_latent.device)
     if rows == 0:
         return out, lse
-    capability, multiprocessors = _device(q_latent.device)
     if config is None:
-        config = choose(
-            rows,
-            heads,
-            index.shape[1],
-            kv_format,
-            capability,
-            multiprocessors,
-            batch_invariant=batch_invariant,
-        )
+        config = configuration(rows, heads, index.shape[1], kv_format, q_latent.device, batch_invariant)
     rows_at_once = rows
     if config.splits > 1:
-        rows_at_once = min(rows, workspace.part_lse.shape[0] // (config.splits * heads))
+        fitting = workspace.part_lse.shape[0] // (config.splits * heads)
+        # chunks that start at a multiple of 16 bytes of counts take the kernel already compiled
+        rows_at_once = rows if fitting >= rows else max(fitting // 4 * 4, min(fitting, 1))
     if rows_at_once == 0:
         raise KernelInputError(
             f"sparse MLA got {heads} heads with {config.splits} splits; expected at most "
@@ -267,7 +267,7 @@ def _launch_rows(
     overlap = config.overlap_launches and q_latent.is_cuda
     attributes = {"launch_pdl": True} if overlap else {}
     split_width = triton.cdiv(triton.cdiv(width, config.tile.slots), config.splits) * config.tile.slots
-    attend_kernel[(rows * config.splits * triton.cdiv(heads, BLOCK_HEADS),)](
+    attend_kernel[(rows * config.splits * triton.cdiv(heads, config.tile.heads),)](
         q_latent,
         q_rope,
         kv,
@@ -294,9 +294,10 @@ def _launch_rows(
         index.stride(0),
         block_table.stride(0),
         BLOCK_SIZE=block_size,
+        IS_FP8=kv.element_size() == 1,
         GROUPED=is_grouped,
         SPLITS=config.splits,
-        BH=BLOCK_HEADS,
+        BH=config.tile.heads,
         BN=config.tile.slots,
         BC=min(1024, triton.next_power_of_2(split_width)),
         STAGES=config.tile.stages,

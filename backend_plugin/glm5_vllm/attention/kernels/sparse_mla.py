@@ -42,33 +42,58 @@ def _write_slots(
 
 
 @triton.jit
-def _load_row(p_row, is_valid, DTYPE: tl.constexpr, GROUPED: tl.constexpr, BN: tl.constexpr):
-    """Latent [BN, 512] and rope [BN, 64] of the KV rows at p_row [BN] in the activation's dtype.
+def _load_tile(
+    kv, p_index, kv_row, i_tile, end, DTYPE: tl.constexpr, BN: tl.constexpr, GROUPED: tl.constexpr
+):
+    """Raw KV rows of one tile: latent [BN, 512], scales [BN, 4] if grouped, rope [BN, 64], and which slots count.
 
     What does not count is never read, so NaN in an unused slot cannot pass.
     """
-    o_latent = tl.arange(0, _LATENT)
-    o_rope = tl.arange(0, _ROPE)
-    b_latent = tl.load(p_row[:, None] + o_latent[None, :], mask=is_valid[:, None], other=0.0)
+    o_slot = i_tile + tl.arange(0, BN)
+    slot = tl.load(p_index + o_slot, mask=o_slot < end, other=-1)
+    is_valid = slot >= 0
+    m_row = is_valid[:, None]
+    p_row = kv + slot.to(tl.int64) * kv_row
+    b_latent = tl.load(p_row[:, None] + tl.arange(0, _LATENT)[None, :], mask=m_row, other=0.0)
     if GROUPED:
-        # 512 fp8, four float32 scales of 128 columns each, 64 values in the activation's dtype
+        # 512 fp8, four float32 scales of 128 columns each, 64 values in the activation's type
         p_scale = (p_row + _LATENT).to(tl.pointer_type(tl.float32), bitcast=True)
         p_rope = (p_row + _LATENT + 4 * _GROUPS).to(tl.pointer_type(DTYPE), bitcast=True)
-        # [BN, 4] and [BN, 4, 128]
-        b_scale = tl.load(
-            p_scale[:, None] + tl.arange(0, _GROUPS)[None, :], mask=is_valid[:, None], other=0.0
-        )
-        b_grouped = (
-            tl.reshape(b_latent.to(tl.float32), [BN, _GROUPS, _LATENT // _GROUPS]) * b_scale[:, :, None]
-        )
-        b_latent = tl.reshape(b_grouped.to(DTYPE), [BN, _LATENT])
+        b_scale = tl.load(p_scale[:, None] + tl.arange(0, _GROUPS)[None, :], mask=m_row, other=0.0)
     else:
         p_rope = p_row + _LATENT
-    b_rope = tl.load(p_rope[:, None] + o_rope[None, :], mask=is_valid[:, None], other=0.0)
-    return b_latent.to(DTYPE), b_rope.to(DTYPE)
+        b_scale = is_valid
+    b_rope = tl.load(p_rope[:, None] + tl.arange(0, _ROPE)[None, :], mask=m_row, other=0.0)
+    return b_latent, b_scale, b_rope, is_valid
 
 
 @triton.jit
+def _dequantized(b_latent, b_scale, DTYPE: tl.constexpr, BN: tl.constexpr, GROUPED: tl.constexpr):
+    """Latent [BN, 512] in the activation's type; through float32, where the hardware converts fp8 fast."""
+    if GROUPED:
+        b_grouped = (
+            tl.reshape(b_latent.to(tl.float32), [BN, _GROUPS, _LATENT // _GROUPS]) * b_scale[:, :, None]
+        )
+        return tl.reshape(b_grouped.to(DTYPE), [BN, _LATENT])
+    return b_latent.to(tl.float32).to(DTYPE)
+
+
+@triton.jit
+def _attend_tile(b_q_latent, b_q_rope, b_latent, b_rope, is_valid, b_max, b_sum, b_acc, score_scale):
+    """One step of the running softmax (base 2) over a tile of BN slots."""
+    # [BH, BN]
+    b_score = tl.dot(b_q_latent, tl.trans(b_latent), input_precision="ieee")
+    b_score = tl.dot(b_q_rope, tl.trans(b_rope), b_score, input_precision="ieee")
+    b_score = tl.where(is_valid[None, :], b_score * score_scale, _NOTHING)
+    b_new_max = tl.maximum(b_max, tl.max(b_score, 1))
+    b_decay = tl.exp2(b_max - b_new_max)
+    b_weight = tl.where(is_valid[None, :], tl.exp2(b_score - b_new_max[:, None]), 0.0)
+    b_sum = b_sum * b_decay + tl.sum(b_weight, 1)
+    b_acc = tl.dot(b_weight.to(b_latent.dtype), b_latent, b_acc * b_decay[:, None], input_precision="ieee")
+    return b_new_max, b_sum, b_acc
+
+
+@triton.jit(do_not_specialize=["heads", "table_width", "table_row", "block_stride_rows"])
 def attend_kernel(  # noqa: PLR0915  one loop with its prologue and epilogue; parts of it would hide the flow
     q_latent,
     q_rope,
@@ -96,6 +121,7 @@ def attend_kernel(  # noqa: PLR0915  one loop with its prologue and epilogue; pa
     index_row,
     table_row,
     BLOCK_SIZE: tl.constexpr,
+    IS_FP8: tl.constexpr,
     GROUPED: tl.constexpr,
     SPLITS: tl.constexpr,
     BH: tl.constexpr,
@@ -140,7 +166,6 @@ def attend_kernel(  # noqa: PLR0915  one loop with its prologue and epilogue; pa
     o_head = i_head_block * BH + tl.arange(0, BH)
     m_head = o_head < heads
     o_latent = tl.arange(0, _LATENT)
-    o_slot = tl.arange(0, BN)
     # [BH, 512] and [BH, 64]
     p_q_latent = q_latent + i_row * q_latent_row + o_head[:, None].to(tl.int64) * q_latent_head
     p_q_rope = q_rope + i_row * q_rope_row + o_head[:, None].to(tl.int64) * q_rope_head
@@ -150,24 +175,34 @@ def attend_kernel(  # noqa: PLR0915  one loop with its prologue and epilogue; pa
     b_max = tl.full([BH], _NOTHING, tl.float32)
     b_sum = tl.zeros([BH], tl.float32)
     b_acc = tl.zeros([BH, _LATENT], tl.float32)
-    for i_tile in tl.range(start, end, BN, num_stages=STAGES):
-        slot = tl.load(p_index + i_tile + o_slot, mask=i_tile + o_slot < end, other=-1)
-        is_valid = slot >= 0
-        b_latent, b_rope = _load_row(
-            kv + slot.to(tl.int64) * kv_row, is_valid, q_latent.dtype.element_ty, GROUPED, BN
-        )
-        # [BH, BN]
-        b_score = tl.dot(b_q_latent, tl.trans(b_latent), input_precision="ieee")
-        b_score = tl.dot(b_q_rope, tl.trans(b_rope), b_score, input_precision="ieee")
-        b_score = tl.where(is_valid[None, :], b_score * score_scale, _NOTHING)
-        b_new_max = tl.maximum(b_max, tl.max(b_score, 1))
-        b_decay = tl.exp2(b_max - b_new_max)
-        b_weight = tl.where(is_valid[None, :], tl.exp2(b_score - b_new_max[:, None]), 0.0)
-        b_sum = b_sum * b_decay + tl.sum(b_weight, 1)
-        b_acc = tl.dot(
-            b_weight.to(b_latent.dtype), b_latent, b_acc * b_decay[:, None], input_precision="ieee"
-        )
-        b_max = b_new_max
+    DTYPE: tl.constexpr = q_latent.dtype.element_ty
+    if IS_FP8:
+        # an fp8 tile is small enough to wait in registers while the one before it is computed; the compiler's
+        # pipeline would not take it, because it has to be converted first
+        latent, scale, rope, is_valid = _load_tile(kv, p_index, kv_row, start, end, DTYPE, BN, GROUPED)
+        for i_tile in tl.range(start, end, BN, num_stages=STAGES):
+            next_latent, next_scale, next_rope, is_next_valid = _load_tile(
+                kv, p_index, kv_row, i_tile + BN, end, DTYPE, BN, GROUPED
+            )
+            b_latent = _dequantized(latent, scale, DTYPE, BN, GROUPED)
+            b_max, b_sum, b_acc = _attend_tile(
+                b_q_latent, b_q_rope, b_latent, rope.to(DTYPE), is_valid, b_max, b_sum, b_acc, score_scale
+            )
+            latent, scale, rope, is_valid = next_latent, next_scale, next_rope, is_next_valid
+    else:
+        for i_tile in tl.range(start, end, BN, num_stages=STAGES):
+            b_latent, _, b_rope, is_valid = _load_tile(kv, p_index, kv_row, i_tile, end, DTYPE, BN, GROUPED)
+            b_max, b_sum, b_acc = _attend_tile(
+                b_q_latent,
+                b_q_rope,
+                b_latent.to(DTYPE),
+                b_rope.to(DTYPE),
+                is_valid,
+                b_max,
+                b_sum,
+                b_acc,
+                score_scale,
+            )
 
     b_divisor = tl.where(b_sum > 0, b_sum, 1.0)
     b_out = b_acc * (value_scale / b_divisor)[:, None]
@@ -183,7 +218,7 @@ def attend_kernel(  # noqa: PLR0915  one loop with its prologue and epilogue; pa
         tl.store(part_lse + o_part, b_lse, mask=m_head)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads"])
 def merge_kernel(
     part_out, part_lse, out, lse, heads, SPLITS: tl.constexpr, BD: tl.constexpr, PDL: tl.constexpr
 ):
