@@ -1,4 +1,4 @@
-"""Times the attention kernels against the kernels they replace, on one card: python tests/bench/attention_kernels.py OUT.json
+"""Times the attention kernels against those they replace, on one card: attention_kernels.py OUT.json
 
 Needs vLLM's CUDA build. Each call is timed inside a CUDA graph over rotating index sets, and compared with the float32
 reference first: a wrong answer ends the run without a number. FlashMLA gets its queries padded to 64 heads, as vLLM

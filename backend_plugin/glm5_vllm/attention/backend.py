@@ -21,6 +21,7 @@ from vllm.v1.attention.backend import (
     MultipleOf,
 )
 from vllm.v1.attention.backends.mla.sparse_utils import align_blocks_to_rows
+from vllm.v1.attention.ops.metadata import compute_token_to_req_indices
 from vllm.v1.kv_cache_interface import AttentionSpec
 
 from glm5_vllm import attest
@@ -131,6 +132,8 @@ class TritonMLASparseMetadataBuilder(SparseMLACommonMetadataBuilder[SparseMLACom
         self._init_reorder_batch_threshold(
             _DECODE_ROWS, supports_spec_as_decode=True, supports_dcp_with_varlen=True
         )
+        # drafts of multi-token prediction then stay inside one graph; under context parallelism they are rebuilt
+        self.supports_draft_decode_metadata_update = self.dcp_world_size == 1
         self._is_first_call_seen = False
         layer = vllm_config.compilation_config.static_forward_context[layer_names[0]]
         if isinstance(layer.impl, TritonMLASparseImpl):
@@ -158,3 +161,9 @@ class TritonMLASparseMetadataBuilder(SparseMLACommonMetadataBuilder[SparseMLACom
             self._is_first_call_seen = True
             attest.first_call()
         return metadata
+
+    def update_draft_decode_metadata(self, metadata: SparseMLACommonMetadata) -> None:
+        """Between two drafted tokens only the request of each row can change."""
+        rows = metadata.num_decode_tokens
+        if rows:
+            compute_token_to_req_indices(metadata.query_start_loc, metadata.req_id_per_token, rows, rows)

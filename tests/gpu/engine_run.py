@@ -1,0 +1,154 @@
+"""One engine with random weights in the shape of GLM-5: greedy tokens, their log probabilities and the decode rate.
+
+Run by engine_check.py, one process a run: engine_run.py '{"backend": ..., "heads": ...}' OUT.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROMPT_TOKENS = (7, 130, 2040, 2049, 3000, 5000, 9000)
+NEW_TOKENS = 24
+BATCHES = (1, 8, 32, 64)
+RATE_PROMPT, RATE_TOKENS = 2600, 128
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """What one process starts."""
+
+    backend: str
+    heads: int
+    eager: bool = False
+    drafted: int = 0
+    tensor_parallel: int = 1
+    context_parallel: int = 1
+    kv_cache_dtype: str = "bfloat16"
+    dtype: str = "bfloat16"
+    batched_tokens: int = 4096
+    measure_rate: bool = False
+    memory: float = 0.4
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def write_config(folder: Path, heads: int, dtype: str) -> None:
+    """A 4-layer GLM-5 with the real head sizes and indexer, small elsewhere."""
+    from transformers import GlmMoeDsaConfig
+
+    config = GlmMoeDsaConfig(
+        vocab_size=4096,
+        hidden_size=2048,
+        intermediate_size=4096,
+        moe_intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        n_routed_experts=16,
+        q_lora_rank=1024,
+        first_k_dense_replace=1,
+        max_position_embeddings=65536,
+        index_n_heads=32,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        eos_token_id=4095,
+        bos_token_id=4094,
+        pad_token_id=4093,
+        num_nextn_predict_layers=1,
+    )
+    config.architectures = ["GlmMoeDsaForCausalLM"]
+    config.dtype = dtype
+    config.save_pretrained(folder)
+
+
+def decode_rate(llm: Any, batch: int) -> float:
+    """Tokens a second of decode alone: the time of 1 + RATE_TOKENS new tokens less that of 1."""
+    from vllm import SamplingParams
+
+    generator = random.Random(batch)
+    prompts = [
+        {"prompt_token_ids": [generator.randrange(4000) for _ in range(RATE_PROMPT)]} for _ in range(batch)
+    ]
+
+    def seconds(new_tokens: int) -> float:
+        start = time.perf_counter()
+        llm.generate(
+            prompts,
+            SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False),
+            use_tqdm=False,
+        )
+        return time.perf_counter() - start
+
+    seconds(4)
+    first = min(seconds(1) for _ in range(3))
+    return batch * RATE_TOKENS / (min(seconds(1 + RATE_TOKENS) for _ in range(3)) - first)
+
+
+def generate(llm: Any) -> list[dict[str, Any]]:
+    """All prompts in one batch of mixed lengths."""
+    from vllm import SamplingParams
+
+    generator = random.Random(0)
+    prompts = [{"prompt_token_ids": [generator.randrange(4000) for _ in range(n)]} for n in PROMPT_TOKENS]
+    sampling = SamplingParams(
+        temperature=0, max_tokens=NEW_TOKENS, logprobs=5, ignore_eos=True, detokenize=False
+    )
+    return [
+        {
+            "prompt_tokens": n,
+            "tokens": list(output.outputs[0].token_ids),
+            "logprobs": [
+                {str(token): entry.logprob for token, entry in step.items()}
+                for step in output.outputs[0].logprobs
+            ],
+        }
+        for n, output in zip(PROMPT_TOKENS, llm.generate(prompts, sampling, use_tqdm=False), strict=True)
+    ]
+
+
+def main(run: EngineRun, out: Path) -> None:
+    run_dir = Path(tempfile.mkdtemp())
+    os.environ.update(GLM5_RUN_DIR=str(run_dir), **run.environment)
+    if run.tensor_parallel == 1:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm import LLM
+
+    write_config(run_dir / "model", run.heads, run.dtype)
+    start = time.perf_counter()
+    llm = LLM(
+        str(run_dir / "model"),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        attention_backend=run.backend,
+        enforce_eager=run.eager,
+        max_model_len=16384,
+        gpu_memory_utilization=run.memory,
+        dtype=run.dtype,
+        kv_cache_dtype=run.kv_cache_dtype,
+        max_num_seqs=64,
+        max_num_batched_tokens=run.batched_tokens,
+        enable_prefix_caching=False,
+        tensor_parallel_size=run.tensor_parallel,
+        decode_context_parallel_size=run.context_parallel,
+        **(
+            {"speculative_config": {"method": "mtp", "num_speculative_tokens": run.drafted}}
+            if run.drafted
+            else {}
+        ),
+    )
+    result: dict[str, Any] = {"run": asdict(run), "start_seconds": round(time.perf_counter() - start, 1)}
+    result["outputs"] = generate(llm)
+    if run.measure_rate:
+        result["tokens_per_second"] = {str(batch): round(decode_rate(llm, batch), 1) for batch in BATCHES}
+    result["attestation"] = [json.loads(p.read_text()) for p in sorted(run_dir.glob("attention/rank-*.json"))]
+    out.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(EngineRun(**json.loads(sys.argv[1])), Path(sys.argv[2]))
