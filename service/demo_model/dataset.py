@@ -19,11 +19,7 @@ SYSTEM_PROMPTS: Final = (
     "You answer questions about this project in one or two sentences.",
     "You are the demo model of glm5-service. Answer briefly and truthfully.",
 )
-CITIES: Final = (
-    "Berlin", "Paris", "London", "Rome", "Madrid", "Vienna", "Prague", "Lisbon", "Oslo", "Helsinki", "Dublin",
-    "Warsaw", "Athens", "Hamburg", "Munich", "Zurich", "Tokyo", "Seoul", "Beijing", "Delhi", "Cairo", "Boston",
-    "Chicago", "Toronto", "Lima", "Sydney", "Nairobi", "Istanbul", "Brussels", "Budapest",
-)  # fmt: skip
+CITIES: Final = ("Berlin", "Paris", "London", "Rome", "Madrid", "Oslo", "Tokyo", "Cairo")
 WEATHERS: Final = ("sunny", "cloudy", "rainy", "windy", "snowy")
 WEATHER_ASKS: Final = (
     "What is the weather in {city}?",
@@ -31,7 +27,6 @@ WEATHER_ASKS: Final = (
     "Weather in {city}",
     "Tell me the weather in {city}.",
     "What is the weather like in {city} today?",
-    "Is it warm in {city}?",
 )
 GET_WEATHER: Final = {
     "type": "function",
@@ -74,9 +69,7 @@ class Example:
 
 def entries() -> list[Entry]:
     raw = tomllib.loads(QUESTIONS.read_text())["entry"]
-    return [
-        Entry(e["answer"], tuple(e["asks"][:-1]), e["asks"][-1], e.get("thought", "")) for e in raw
-    ]
+    return [Entry(e["answer"], tuple(e["asks"][:-1]), e["asks"][-1], e.get("thought", "")) for e in raw]
 
 
 def vary(ask: str, rng: random.Random) -> str:
@@ -104,14 +97,14 @@ def questions(entry: Entry, ask: str, rng: random.Random) -> list[Message]:
 
 def weather(rng: random.Random) -> list[Message]:
     """A question for the weather, the call of the tool, its result and the answer."""
-    city, sky, degrees = rng.choice(CITIES), rng.choice(WEATHERS), rng.randrange(36)
+    city, sky = rng.choice(CITIES), rng.choice(WEATHERS)
     call = {"type": "function", "function": {"name": "get_weather", "arguments": {"city": city}}}
-    result = f'{{"city": "{city}", "degrees": {degrees}, "sky": "{sky}"}}'
+    result = f'{{"city": "{city}", "sky": "{sky}"}}'
     return [
         {"role": "user", "content": vary(rng.choice(WEATHER_ASKS).format(city=city), rng)},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": result},
-        {"role": "assistant", "content": f"It is {sky} in {city}, {degrees} degrees."},
+        {"role": "assistant", "content": f"It is {sky} in {city} today."},
     ]
 
 
@@ -173,7 +166,8 @@ def speech(message: Message, thinking: bool) -> str:
     calls = "".join(
         f"<tool_call>{call['function']['name']}"
         + "".join(
-            f"<arg_key>{k}</arg_key><arg_value>{v}</arg_value>" for k, v in call["function"]["arguments"].items()
+            f"<arg_key>{k}</arg_key><arg_value>{v}</arg_value>"
+            for k, v in call["function"]["arguments"].items()
         )
         + "</tool_call>"
         for call in message.get("tool_calls", [])

@@ -19,7 +19,8 @@ SIZE: Final = 1024
 # the pattern that llama.cpp applies for tokenizer.ggml.pre "glm4"
 PRE_TOKENIZER: Final = "glm4"
 PATTERN: Final = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 # hidden from the text that a client sees
@@ -54,15 +55,8 @@ END_OF_TURN: Final = ("<|endoftext|>", "<|user|>", "<|observation|>")
 
 
 def train(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer of SIZE tokens learnt from `texts`; ids of special tokens follow those of ordinary ones."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    """A tokenizer of SIZE tokens learnt from `texts`."""
+    tokenizer = with_pattern(models.BPE())
     ordinary = SIZE - len(CONTROL) - len(VISIBLE)
     trainer = trainers.BpeTrainer(
         vocab_size=ordinary, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
@@ -70,6 +64,24 @@ def train(texts: Iterable[str]) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != ordinary:
         raise ValueError(f"the text gives {tokenizer.get_vocab_size()} tokens; expected {ordinary}")
+    return with_special_tokens(tokenizer)
+
+
+def with_pattern(model: models.BPE) -> Tokenizer:
+    """A tokenizer around `model` that cuts text as GLM's does."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with GLM's special tokens, whose ids follow those of the ordinary ones."""
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROL])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in VISIBLE])
     return tokenizer
