@@ -1,0 +1,302 @@
+"""Faults in the processes of the real engine: which probe says what, after how long. Generates the table of faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from tests.support.results import record
+from tests.support.serving import Serving, start_serving
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "service" / "demo_model"
+INJECTION = ROOT / "tests" / "support" / "fault_injection"
+# limits are a tenth of the defaults and less, so that every fault fits into seconds
+STALL_SECONDS, IDLE_SECONDS, CANARY_SECONDS, FAILURES = 10.0, 2.0, 4.0, 2
+SETTINGS = (
+    f"health.stall_seconds={STALL_SECONDS}",
+    f"health.canary_idle_seconds={IDLE_SECONDS}",
+    f"health.canary_timeout_seconds={CANARY_SECONDS}",
+    f"health.canary_failures={FAILURES}",
+    "health.poll_seconds=0.5",
+    "drain.endpoint_grace_seconds=0",
+    "drain.limit_seconds=0",
+    "engine.max_model_len=1024",
+    "engine.extra_args=--middleware faulty_metrics.FaultyMetrics",
+)
+# a compilation longer than every other limit; the recorded run takes the 90 s that were seen in the field
+COMPILE_SECONDS = float(os.environ.get("COMPILE_STALL_SECONDS", STALL_SECONDS * 1.5))
+
+
+@dataclass
+class Faults:
+    """One engine for many faults, started again after a fault that it does not survive."""
+
+    folder: Path
+    serving: Serving | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    starts: int = 0
+
+    def engine(self) -> Serving:
+        """A ready engine."""
+        if self.serving is None or self.serving.process.poll() is not None:
+            self.starts += 1
+            run_dir = self.folder / f"run-{self.starts}"
+            self.serving = start_serving(MODEL, run_dir, *SETTINGS, PYTHONPATH=str(INJECTION))
+            self.serving.until_ready(300)
+        return self.serving
+
+    def note(self, fault: str, expected: str, **seconds: float | None) -> None:
+        """One row of the table."""
+        rounded = {name: None if value is None else round(value, 1) for name, value in seconds.items()}
+        self.rows.append({"fault": fault, "expected": expected, **rounded})
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
+    """The engine and the rows; the table is kept at the end."""
+    found = Faults(tmp_path_factory.mktemp("faults"))
+    yield found
+    if found.serving:
+        found.serving.stop()
+    limits = {
+        "stall_seconds": STALL_SECONDS,
+        "canary_idle_seconds": IDLE_SECONDS,
+        "canary_timeout_seconds": CANARY_SECONDS,
+        "canary_failures": FAILURES,
+        "compile_seconds": COMPILE_SECONDS,
+    }
+    record("health-faults", {"limits": limits, "faults": found.rows})
+
+
+def _process(serving: Serving, title: str) -> psutil.Process:
+    """The engine's process of that title, such as EngineCore."""
+    pid = serving.status()["pid"]
+    for child in psutil.Process(pid).children(recursive=True):
+        if child.name().startswith(f"VLLM::{title}"):
+            return child
+    raise AssertionError(f"no process {title}")
+
+
+def _asks(serving: Serving) -> Callable[[], list[bytes]]:
+    """A streaming request in the background; call the result to wait for its lines."""
+    lines: list[bytes] = []
+    body = {"model": "glm-5", "prompt": "hello", "max_tokens": 40, "stream": True, "ignore_eos": True}
+
+    def ask() -> None:
+        with httpx.stream("POST", f"{serving.api}/v1/completions", json=body, timeout=300) as answer:
+            lines.extend(line.encode() for line in answer.iter_lines() if line)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+
+    def wait() -> list[bytes]:
+        thread.join()
+        return lines
+
+    return wait
+
+
+def _first(serving: Serving, probe: str, status: int, timeout: float) -> float:
+    return serving.until(lambda: serving.probe(probe)[0] == status, timeout)
+
+
+def test_hang_of_an_idle_core_is_found_and_may_heal(faults: Faults) -> None:
+    """A stopped engine core without work fails readiness at the first canary, liveness at the last, then recovers."""
+    serving = faults.engine()
+    core = _process(serving, "EngineCore")
+    core.suspend()
+    unready = _first(serving, "readyz", 503, 60)
+    dead = unready + _first(serving, "livez", 503, 60)
+    assert serving.probe("livez")[1]["reason"].startswith(
+        "2 canaries in a row gave no token: no answer in 4 s"
+    )
+    core.resume()
+    healed = serving.until_ready(60)
+    faults.note(
+        "engine core hangs (SIGSTOP), idle", "found by the canary", unready=unready, dead=dead, healed=healed
+    )
+    assert dead <= IDLE_SECONDS + FAILURES * CANARY_SECONDS + 5 + 5
+
+
+@pytest.mark.parametrize("title", ["EngineCore", "Worker"])
+def test_hang_with_queued_work_is_found_and_may_heal(faults: Faults, title: str) -> None:
+    """A stopped process with work queued fails readiness at half the stall limit, liveness at the limit."""
+    serving = faults.engine()
+    victim = _process(serving, title)
+    victim.suspend()
+    wait = _asks(serving)
+    unready = _first(serving, "readyz", 503, 60)
+    dead = unready + _first(serving, "livez", 503, 60)
+    assert "no engine step was seen" in serving.probe("livez")[1]["reason"]
+    victim.resume()
+    healed = serving.until_ready(60)
+    assert wait()[-1] == b"data: [DONE]"
+    faults.note(
+        f"{title} hangs (SIGSTOP), a request queued",
+        "found by the stall limit",
+        unready=unready,
+        dead=dead,
+        healed=healed,
+    )
+    assert dead <= STALL_SECONDS + 5
+
+
+def test_compilation_is_no_hang(faults: Faults) -> None:
+    """A kernel that compiles for longer than every limit costs neither readiness nor liveness."""
+    serving = faults.engine()
+    before = serving.status()["compiles"]["running_seconds"]
+    (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": COMPILE_SECONDS, "mark": True}))
+    wait = _asks(serving)
+    started, said = time.monotonic(), set()
+    while time.monotonic() - started < COMPILE_SECONDS:
+        said |= {(name, serving.probe(name)[0]) for name in ("readyz", "livez")}
+        said |= {("condition", serving.status()["condition"])}
+        time.sleep(0.2)
+    assert wait()[-1] == b"data: [DONE]"
+    assert said >= {("readyz", 200), ("livez", 200), ("condition", "compiling_kernel")}
+    assert ("readyz", 503) not in said
+    assert ("livez", 503) not in said
+    assert serving.status()["compiles"]["running_seconds"] - before == pytest.approx(COMPILE_SECONDS, abs=3)
+    faults.note(
+        f"kernel compiles for {COMPILE_SECONDS:g} s, a request queued",
+        "no fault",
+        unready=None,
+        dead=None,
+        healed=None,
+    )
+
+
+def test_slow_kernel_without_a_compilation_is_a_hang(faults: Faults) -> None:
+    """The same wait without the mark is found, so the test above can fail."""
+    serving = faults.engine()
+    (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": STALL_SECONDS * 1.5, "mark": False}))
+    wait = _asks(serving)
+    unready = _first(serving, "readyz", 503, 60)
+    dead = unready + _first(serving, "livez", 503, 60)
+    healed = serving.until_ready(60)
+    assert wait()[-1] == b"data: [DONE]"
+    faults.note(
+        "kernel does not end, a request queued",
+        "found by the stall limit",
+        unready=unready,
+        dead=dead,
+        healed=healed,
+    )
+    assert dead <= STALL_SECONDS + 5
+
+
+@pytest.mark.parametrize("fault", ["slow", "gone"])
+def test_metrics_that_cannot_be_read_kill_nobody(faults: Faults, fault: str) -> None:
+    """Without vLLM's counters a working engine stays ready and live on the word of its canary."""
+    serving = faults.engine()
+    path = serving.run_dir / "metrics-fault"
+    path.write_text(fault)
+    passed = serving.status()["canary"]["passed"]
+    said: set[tuple[str, int]] = set()
+
+    def three_more_canaries() -> bool:
+        said.update((name, serving.probe(name)[0]) for name in ("readyz", "livez"))
+        return bool(serving.status()["canary"]["passed"] >= passed + 3)
+
+    serving.until(three_more_canaries, 60)
+    path.unlink()
+    assert said == {("readyz", 200), ("livez", 200)}
+    faults.note(f"/metrics is {fault}", "no fault", unready=None, dead=None, healed=None)
+
+
+def test_missing_attestation_costs_readiness_only(faults: Faults) -> None:
+    """A rank that attests nothing takes the engine out of service; a restart would not help, so it stays alive."""
+    serving = faults.engine()
+    path = serving.run_dir / "attention" / "rank-0.json"
+    kept = path.read_text()
+    path.unlink()
+    unready = _first(serving, "readyz", 503, 20)
+    assert (serving.status()["condition"], serving.probe("livez")[0]) == ("backend_not_attested", 200)
+    path.write_text(kept)
+    healed = serving.until_ready(20)
+    faults.note(
+        "attestation of a rank is missing", "not ready, alive", unready=unready, dead=None, healed=healed
+    )
+
+
+def test_attestation_of_another_backend_costs_readiness_only(faults: Faults) -> None:
+    """A rank on another backend takes the engine out of service and says which one runs."""
+    serving = faults.engine()
+    path = serving.run_dir / "attention" / "rank-0.json"
+    kept = path.read_text()
+    path.write_text(json.dumps(json.loads(kept) | {"backend": "FLASHMLA"}))
+    unready = _first(serving, "readyz", 503, 20)
+    assert (
+        serving.probe("readyz")[1]["reason"]
+        == "rank 0 runs attention backend FLASHMLA; expected TORCH_MLA_SPARSE"
+    )
+    assert (serving.status()["phase"], serving.probe("livez")[0]) == ("failed", 200)
+    path.write_text(kept)
+    healed = serving.until_ready(20)
+    faults.note(
+        "a rank attests another backend", "not ready, alive", unready=unready, dead=None, healed=healed
+    )
+
+
+def test_hung_api_server_is_found(faults: Faults) -> None:
+    """An API server that answers nothing fails the canary like an engine that computes nothing."""
+    serving = faults.engine()
+    server = psutil.Process(serving.status()["pid"])
+    server.suspend()
+    unready = _first(serving, "readyz", 503, 60)
+    dead = unready + _first(serving, "livez", 503, 60)
+    server.resume()
+    healed = serving.until_ready(60)
+    faults.note(
+        "API server hangs (SIGSTOP), idle", "found by the canary", unready=unready, dead=dead, healed=healed
+    )
+    assert dead <= IDLE_SECONDS + FAILURES * CANARY_SECONDS + 5 + 5
+
+
+def test_dead_core_behind_a_living_api_server_is_found(faults: Faults) -> None:
+    """While the API server cannot notice that its engine died, the missing process is enough."""
+    serving = faults.engine()
+    core, server = _process(serving, "EngineCore"), psutil.Process(serving.status()["pid"])
+    server.suspend()
+    core.kill()
+    dead = _first(serving, "livez", 503, 30)
+    assert "EngineCore" in serving.probe("livez")[1]["reason"]
+    server.resume()
+    ended = serving.until(lambda: serving.process.poll() is not None, 60)
+    assert serving.process.returncode == 6
+    faults.note(
+        "core killed behind a stopped API server", "process is missing", unready=dead, dead=dead, ended=ended
+    )
+    assert dead <= 5
+
+
+@pytest.mark.parametrize("title", ["EngineCore", "Worker"])
+def test_killed_process_ends_the_engine(faults: Faults, title: str) -> None:
+    """SIGKILL of core or worker ends the command with exit code 6 and leaves no process behind."""
+    serving = faults.engine()
+    family = [psutil.Process(serving.status()["pid"])]
+    family += family[0].children(recursive=True)
+    victim = _process(serving, title)
+    started = time.monotonic()
+    os.kill(victim.pid, signal.SIGKILL)
+    dead = serving.until(lambda: serving.probe("livez")[0] in (503, 0), 60)
+    serving.until(lambda: serving.process.poll() is not None, 60)
+    ended = time.monotonic() - started
+    assert serving.process.returncode == 6
+    assert serving.engine_json()["phase"] == "failed"
+    assert [process.pid for process in family if process.is_running()] == []
+    faults.note(f"{title} killed (SIGKILL)", "process is missing", unready=dead, dead=dead, ended=ended)
+    assert ended <= 30

@@ -1,0 +1,74 @@
+"""User load on a running engine, and how fast its probes answer meanwhile."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+
+@dataclass
+class Load:
+    """`users` clients that stream completions one after the other until `stop`; use as a context manager."""
+
+    url: str
+    users: int
+    max_tokens: int = 64
+    finished: int = 0
+    errors: list[str] = field(default_factory=list)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Load:
+        self._threads = [threading.Thread(target=self._user, args=(number,)) for number in range(self.users)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _user(self, number: int) -> None:
+        body = {"model": "glm-5", "max_tokens": self.max_tokens, "stream": True, "ignore_eos": True}
+        with httpx.Client(timeout=300, trust_env=False) as client:
+            turn = 0
+            while not self._stopped.is_set():
+                prompt = f"user {number} asks question {turn} " * 8
+                try:
+                    with client.stream(
+                        "POST", f"{self.url}/v1/completions", json={**body, "prompt": prompt}
+                    ) as answer:
+                        for _ in answer.iter_raw():
+                            pass
+                        if answer.status_code != 200:
+                            self.errors.append(str(answer.status_code))
+                except httpx.HTTPError as error:
+                    self.errors.append(repr(error))
+                self.finished += 1
+                turn += 1
+
+
+def probe_latency(url: str, seconds: float, every: float = 0.05) -> dict[str, Any]:
+    """Milliseconds that probes take, each on a connection of its own as a kubelet makes it."""
+    taken, statuses = [], set()
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with httpx.Client(timeout=5, trust_env=False) as client:
+            started = time.perf_counter()
+            statuses.add(client.get(url).status_code)
+            taken.append((time.perf_counter() - started) * 1000)
+        time.sleep(every)
+    cuts = statistics.quantiles(taken, n=100)
+    return {
+        "probes": len(taken),
+        "p50_ms": round(cuts[49], 2),
+        "p99_ms": round(cuts[98], 2),
+        "max_ms": round(max(taken), 2),
+        "statuses": sorted(statuses),
+    }

@@ -1,0 +1,62 @@
+"""The health server keeps what its OpenAPI promises, for requests nobody thought of."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+
+from glm5_service.engine.server import Board, application
+from glm5_service.rundir import EngineState
+
+STATES = {
+    "ready": EngineState(phase="ready", since=datetime.now(UTC), reason="idle", started=True, ready=True),
+    "failed": EngineState(
+        phase="failed", since=datetime.now(UTC), reason="gone", live=False, remedy="Restart."
+    ),
+}
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+@pytest.mark.parametrize("path", ["/startupz", "/readyz", "/livez", "/status"])
+def test_answers_match_the_openapi(state: EngineState, path: str) -> None:
+    """Every answer has a documented status, media type and body, whatever the request."""
+    app = application(Board(state, 60, time.monotonic()))
+    operation = schemathesis.openapi.from_asgi("/openapi.json", app)[path]["GET"]
+    # 503 is how a probe says no, and the schema documents it
+    excluded = [schemathesis.checks.not_a_server_error] if path != "/status" else []
+
+    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy())
+    def check(case: Any) -> None:
+        case.call_and_validate(excluded_checks=excluded)
+
+    check()
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_probes_only_answer(method: str) -> None:
+    """The health server can be asked and never told."""
+    client = TestClient(application(Board(STATES["ready"], 60, time.monotonic())))
+    assert {
+        client.request(method, f"/{name}").status_code for name in ("startupz", "readyz", "livez", "status")
+    } == {405}
+
+
+def test_probes_follow_the_state_and_a_stale_board_fails_them_all() -> None:
+    """Probes answer from the last verdict, and a supervisor that stopped looking vouches for nothing."""
+    board = Board(STATES["ready"], 60, time.monotonic())
+    client = TestClient(application(board))
+    assert [client.get(f"/{name}").status_code for name in ("startupz", "readyz", "livez")] == [200, 200, 200]
+    board.post(STATES["failed"])
+    assert [client.get(f"/{name}").status_code for name in ("startupz", "readyz", "livez")] == [503, 503, 503]
+    assert client.get("/livez").json()["remedy"] == "Restart."
+    board.post(STATES["ready"])
+    board.assessed_at -= 61
+    answer = client.get("/livez")
+    assert (answer.status_code, "the supervisor has not looked for 61 s" in answer.text) == (503, True)
