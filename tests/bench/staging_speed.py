@@ -12,16 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
+from tests.bench.machine import hardware, measured
 from tests.support.staging.large_gguf import TWO_GB, SplitSet, write_set
 from tests.support.staging.nginx import nginx
 
@@ -40,9 +39,20 @@ def ranges_of(model: SplitSet) -> list[tuple[str, int, int]]:
 def curl_config(base: str, out: Path, ranges: list[tuple[str, int, int]], config: Path) -> Path:
     lines = []
     for name, first, last in ranges:
-        lines += [f'url = "{base}/{name}"', f'range = "{first}-{last}"', f'output = "{out}/{name}.{first}"', "next"]
+        lines += [
+            f'url = "{base}/{name}"',
+            f'range = "{first}-{last}"',
+            f'output = "{out}/{name}.{first}"',
+            "next",
+        ]
     config.write_text("\n".join(lines[:-1]) + "\n")
     return config
+
+
+def children_cpu() -> float:
+    """CPU seconds of every child that ended so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def curl_processes(base: str, out: Path, model: SplitSet, connections: int, work: Path) -> float:
@@ -62,7 +72,12 @@ def curl_parallel(base: str, out: Path, model: SplitSet, connections: int, work:
     """Seconds for one curl with --parallel."""
     lines = []
     for name, first, last in ranges_of(model):
-        lines += [f'url = "{base}/{name}"', f'range = "{first}-{last}"', f'output = "{out}/{name}.{first}"', "next"]
+        lines += [
+            f'url = "{base}/{name}"',
+            f'range = "{first}-{last}"',
+            f'output = "{out}/{name}.{first}"',
+            "next",
+        ]
     config = work / "curl-parallel"
     config.write_text("\n".join(lines[:-1]) + "\n")
     command = ["curl", "-s", "-f", "--parallel", "--parallel-immediate", "--parallel-max", str(connections)]
@@ -73,27 +88,23 @@ def curl_parallel(base: str, out: Path, model: SplitSet, connections: int, work:
 
 def stage(base: str, target: Path, connections: int, run_dir: Path) -> dict[str, float]:
     """Seconds, CPU seconds and peak memory of one staging run."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "glm5_service", "stage", f"{base}/", "--target", str(target)]
-    command += ["--connections", str(connections), "--run-dir", str(run_dir), "--set", "staging.headroom_bytes=0"]
-    begun = time.monotonic()
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    peak_kib = 0
-    while process.poll() is None:
-        # the child's own high-water mark: getrusage would count this process's memory before exec
-        with suppress(OSError, StopIteration):
-            status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-            peak_kib = max(peak_kib, int(next(line for line in status if line.startswith("VmHWM")).split()[1]))
-        time.sleep(0.05)
-    wall = time.monotonic() - begun
-    assert process.returncode == 0
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command += [
+        "--connections",
+        str(connections),
+        "--run-dir",
+        str(run_dir),
+        "--set",
+        "staging.headroom_bytes=0",
+    ]
+    used = measured(command)
+    assert used.returncode == 0, used.stderr
     state = json.loads((run_dir / "staging.json").read_text())
     return {
         "fetch_seconds": state["phase_seconds"]["fetching"],
-        "command_seconds": wall,
-        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        "max_rss_mib": peak_kib / 1024,
+        "command_seconds": used.seconds,
+        "cpu_seconds": used.cpu_seconds,
+        "max_rss_mib": used.peak_mib,
     }
 
 
@@ -125,24 +136,31 @@ def main() -> None:
         for connections in arguments.connections:
             for number in range(arguments.rounds):
                 load = os.getloadavg()[0]
-                many = curl_processes(base, fresh(work / "out"), model, connections, work)
+                out, before = fresh(work / "out"), children_cpu()
+                many = curl_processes(base, out, model, connections, work)
+                curl_cpu = children_cpu() - before
                 staged = stage(base, fresh(work / "out") / "model", connections, work / "run")
                 one = curl_parallel(base, fresh(work / "out"), model, connections, work)
                 fresh(work / "out")
                 rows.append({"connections": connections, "round": number, "load_before": round(load, 2),
-                             "curl_processes_seconds": many, "curl_parallel_seconds": one, **staged})  # fmt: skip
+                             "curl_processes_seconds": many, "curl_parallel_seconds": one, "curl_cpu_seconds": curl_cpu, **staged})  # fmt: skip
                 print(json.dumps(rows[-1]), flush=True)
     summary = {}
     for connections in arguments.connections:
         mine = [row for row in rows if row["connections"] == connections]
         best_curl = min(min(r["curl_processes_seconds"], r["curl_parallel_seconds"]) for r in mine)
-        pairs = [min(r["curl_processes_seconds"], r["curl_parallel_seconds"]) / r["fetch_seconds"] for r in mine]
+        pairs = [
+            min(r["curl_processes_seconds"], r["curl_parallel_seconds"]) / r["fetch_seconds"] for r in mine
+        ]
         best = min(mine, key=lambda row: row["fetch_seconds"])
         summary[str(connections)] = {
             "curl_best_gb_per_s": round(size / best_curl / 1e9, 3),
             "stage_best_gb_per_s": round(size / best["fetch_seconds"] / 1e9, 3),
             "ratio_of_best": round(best_curl / best["fetch_seconds"], 3),
             "ratio_median_of_pairs": round(statistics.median(pairs), 3),
+            "curl_cpu_seconds_per_gb": round(
+                statistics.median(r["curl_cpu_seconds"] for r in mine) / size * 1e9, 2
+            ),
             "cpu_seconds_per_gb": round(statistics.median(r["cpu_seconds"] for r in mine) / size * 1e9, 2),
             "max_rss_mib": round(max(r["max_rss_mib"] for r in mine)),
         }
@@ -150,17 +168,12 @@ def main() -> None:
         "what": "glm5 stage against curl without hashing, GB/s of 1e9 bytes, nginx on the same machine",
         "command": "python -m tests.bench.staging_speed " + " ".join(sys.argv[1:]),
         "bytes": size,
-        "hardware": f"{len(os.sched_getaffinity(0))} cores ({_cpu()}), {platform.system()} {platform.release()}",
+        "hardware": hardware(),
         "summary": summary,
         "rows": rows,
     }
     arguments.out.write_text(json.dumps(facts, indent=1) + "\n")
     print(json.dumps(summary, indent=1))
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from glm5_service.staging.clock import Clock
-from glm5_service.staging.command import Options
-from glm5_service.staging.reasons import Reason, StagingError
-
 from tests.staging.conftest import Stager
 from tests.support.staging.fault_server import Fault, FaultServer
 from tests.support.staging.faults_table import fault
 from tests.support.staging.large_gguf import SplitSet
+
+from glm5_service.staging.clock import Clock
+from glm5_service.staging.command import Options
+from glm5_service.staging.reasons import Reason, StagingError
 
 pytestmark = pytest.mark.staging
 Serve = Callable[..., FaultServer]
@@ -131,7 +131,10 @@ def test_wrong_length_without_end(serve: Serve, stager: Stager) -> StagingError:
     return refused(stager, server)
 
 
-@fault("slow drip, a byte now and then", then="drops the connection after stall_seconds and continues on a new one")
+@fault(
+    "slow drip, a byte now and then",
+    then="drops the connection after stall_seconds and continues on a new one",
+)
 def test_drip_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A connection that lives but brings next to nothing is replaced."""
     server = serve()
@@ -196,9 +199,7 @@ def test_no_ranges(serve: Serve, model: SplitSet, stager: Stager) -> None:
 
 
 @fault("wall clock jumps a day back and forth", then="nothing: only monotonic time is used")
-def test_clock_jump(
-    serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clock_jump(serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time-outs, retries and leases do not look at the wall clock."""
     server, real, calls = serve(), time.time, iter(range(1 << 30))
     monkeypatch.setattr(time, "time", lambda: real() + (86400 if next(calls) % 2 else -86400))

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from glm5_service.settings.staging import HubSettings, Secret
-from glm5_service.staging.reasons import Reason, StagingError
-
 from tests.staging.conftest import Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
 from tests.support.staging.fault_server import Fault, FaultServer, running
@@ -18,6 +15,9 @@ from tests.support.staging.faults_table import fault
 from tests.support.staging.hub_server import CdnServer, HubServer
 from tests.support.staging.large_gguf import SMALL, SplitSet, write_set
 from tests.support.tiny_spec import TinySpec
+
+from glm5_service.settings.staging import HubSettings, Secret
+from glm5_service.staging.reasons import Reason, StagingError
 
 pytestmark = pytest.mark.staging
 
@@ -36,7 +36,10 @@ def replaced(model: SplitSet, path: Path) -> Callable[[], None]:
     return act
 
 
-@fault("file changed at the source while it is fetched", then="lists again; that file starts at byte 0, and says so")
+@fault(
+    "file changed at the source while it is fetched",
+    then="lists again; that file starts at byte 0, and says so",
+)
 def test_changed_file_starts_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """If-Range and ETag keep two versions of a file from being mixed."""
     server, changed = serve(), model.paths[1]
@@ -88,8 +91,12 @@ def test_redirect_to_plain_http(serve: Serve, tmp_path: Path, stager: Stager) ->
     """What was asked for over TLS is not fetched without it."""
     plain, secure = serve(), serve()
     address, authority = with_tls(secure, tmp_path)
-    secure.faults = [Fault("status", name="", status=302, headers={"Location": f"{plain.url}/x"}, times=10_000)]
-    secure.answer_api = lambda handler, path: bool(handler.plain(302, {"Location": f"{plain.url}{path}"})) or True
+    secure.faults = [
+        Fault("status", name="", status=302, headers={"Location": f"{plain.url}/x"}, times=10_000)
+    ]
+    secure.answer_api = lambda handler, path: (
+        bool(handler.plain(302, {"Location": f"{plain.url}{path}"})) or True
+    )
     return stager.fails(f"{address}/", http={"ca_file": authority})
 
 
@@ -100,7 +107,10 @@ def test_untrusted_certificate(serve: Serve, tmp_path: Path, stager: Stager) -> 
     return stager.fails(f"{address}/")
 
 
-@fault("token expired while fetching, file with the next one mounted", then="reads the token file again and goes on")
+@fault(
+    "token expired while fetching, file with the next one mounted",
+    then="reads the token file again and goes on",
+)
 def test_rotated_token(serve: Serve, model: SplitSet, stager: Stager, tmp_path: Path) -> None:
     """A refused token is read anew before giving up."""
     secret = tmp_path / "token"
@@ -121,7 +131,9 @@ def test_refused_token(serve: Serve, stager: Stager, tmp_path: Path) -> StagingE
     """Credentials do not get better by asking again."""
     server = serve(token="right")
     error = refused(stager, server, http={"token": {"value": "wrong"}})
-    assert "wrong" not in f"{error}{stager.log.getvalue()}{(tmp_path / 'volume/run/staging.json').read_text()}"
+    assert (
+        "wrong" not in f"{error}{stager.log.getvalue()}{(tmp_path / 'volume/run/staging.json').read_text()}"
+    )
     assert len(server.seen) <= 4
     return error
 
@@ -174,7 +186,11 @@ def test_missing_split(serve: Serve, model: SplitSet, stager: Stager) -> Staging
     return refused(stager, server)
 
 
-@fault("split of another model under the right name", then="fetches, looks at the headers", ends=Reason.NOT_A_MODEL)
+@fault(
+    "split of another model under the right name",
+    then="fetches, looks at the headers",
+    ends=Reason.NOT_A_MODEL,
+)
 def test_foreign_split(serve: Serve, model: SplitSet, stager: Stager, tmp_path: Path) -> StagingError:
     """All splits must be of one model, whatever their names and digests say."""
     other = TinySpec(layers=4, experts=8, name=SMALL.name)

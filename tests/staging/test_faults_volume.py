@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from glm5_service.staging.command import Options
-from glm5_service.staging.reasons import Reason, StagingError
-
 from tests.staging.conftest import Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
 from tests.support.staging.fault_server import Fault
 from tests.support.staging.faults_table import fault
 from tests.support.staging.large_gguf import SplitSet
 from tests.support.staging.processes import start_stage
+
+from glm5_service.staging.command import Options
+from glm5_service.staging.reasons import Reason, StagingError
 
 pytestmark = pytest.mark.staging
 
@@ -47,7 +47,11 @@ def test_no_room(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     return error
 
 
-@fault("disk full at a random byte", then="ends; with room again it continues at the byte", ends=Reason.OUT_OF_SPACE)
+@fault(
+    "disk full at a random byte",
+    then="ends; with room again it continues at the byte",
+    ends=Reason.OUT_OF_SPACE,
+)
 def test_disk_fills_up(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     """What was written before the disk was full is kept and used by the next run."""
     server = serve()
@@ -92,7 +96,10 @@ def test_read_only_with_model(serve: Serve, model: SplitSet, stager: Stager) -> 
         published(stager, model)
 
 
-@fault("bytes flipped on disk, size and mtime as before", then="`--verify` finds them and fetches that file again")
+@fault(
+    "bytes flipped on disk, size and mtime as before",
+    then="`--verify` finds them and fetches that file again",
+)
 def test_flipped_on_disk(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Exactly the damaged file is fetched again, and the others are not even copied."""
     server = serve()
@@ -147,7 +154,11 @@ def test_two_stagers(serve: Serve, model: SplitSet, stager: Stager) -> None:
     assert sum("another stager works on" in log for log in logs) == 1
 
 
-@fault("two stagers, the second is told not to wait", then="the second ends, the first goes on", ends=Reason.LOCKED)
+@fault(
+    "two stagers, the second is told not to wait",
+    then="the second ends, the first goes on",
+    ends=Reason.LOCKED,
+)
 def test_second_does_not_wait(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     """`lock_wait_seconds=0` ends at once when somebody else works."""
     server, begun = serve(), threading.Event()
@@ -176,7 +187,11 @@ def test_takes_over_the_dead(serve: Serve, model: SplitSet, stager: Stager) -> N
     assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
 
 
-@fault("SIGTERM", then="writes down what came and ends; the next run continues at the byte", ends=Reason.INTERRUPTED)
+@fault(
+    "SIGTERM",
+    then="writes down what came and ends; the next run continues at the byte",
+    ends=Reason.INTERRUPTED,
+)
 def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     """An orderly stop loses no byte."""
     server, begun = serve(), threading.Event()

@@ -52,7 +52,6 @@ class Plan:
     listing: Listing
     steps: tuple[Step, ...]
     intact: Path | None
-    new_blocks_bytes: int
     free_bytes: int
     free_inodes: int | None
 
@@ -66,7 +65,7 @@ class Plan:
 
     def check_room(self, headroom_bytes: int) -> None:
         """Raise StagingError(OUT_OF_SPACE) if the volume cannot take it; called before the first byte."""
-        need = self.new_blocks_bytes + headroom_bytes if self.new_blocks_bytes else 0
+        need = self.missing_bytes + headroom_bytes if self.missing_bytes else 0
         if need > self.free_bytes:
             raise StagingError(
                 Reason.OUT_OF_SPACE, "free bytes on the volume", self.free_bytes, expected=f"at least {need}"
@@ -108,7 +107,6 @@ def make_plan(
         listing,
         steps,
         next(same, None),
-        sum(_new_blocks(step) for step in steps),
         free_bytes,
         free_inodes,
     )
@@ -163,15 +161,6 @@ def _step(file: RemoteFile, build: Build, shelf: _Shelf, volume: Volume, is_loca
     if found is not None:
         return Step(file, Action.RESUME, found[1].coverage.total, found[0])
     return Step(file, Action.FETCH)
-
-
-def _new_blocks(step: Step) -> int:
-    """Bytes of disk a step still takes; a sparse partial has only what was written."""
-    if step.action is Action.FETCH:
-        return step.file.size
-    if step.action is Action.RESUME and step.here is not None:
-        return max(0, step.file.size - step.here.stat().st_blocks * 512)
-    return 0
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -26,10 +26,7 @@ def show_plan(plan: Plan, rate_limit: int, progress: Progress) -> None:
         progress.say(f"  {step.action:<14} {step.file.name}  {size_text(step.file.size)}{have}, {digest}")
     rates = [rate_limit] if rate_limit else EXAMPLE_RATES
     times = ", ".join(f"{duration_text(plan.missing_bytes / rate)} at {size_text(rate)}/s" for rate in rates)
-    progress.say(
-        f"to fetch {size_text(plan.missing_bytes)} ({times}); to write {size_text(plan.new_blocks_bytes)}, "
-        f"free {size_text(plan.free_bytes)}"
-    )
+    progress.say(f"to fetch {size_text(plan.missing_bytes)} ({times}); free {size_text(plan.free_bytes)}")
 
 
 def show_result(manifest: Manifest, folder: Path, progress: Progress) -> None:

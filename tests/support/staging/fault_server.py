@@ -50,7 +50,9 @@ class FaultServer(ThreadingHTTPServer):
     # many connections knock at once after a pause
     request_queue_size = 128
 
-    def __init__(self, root: Path, *, ranges: bool = True, etags: bool = True, token: str | None = None) -> None:
+    def __init__(
+        self, root: Path, *, ranges: bool = True, etags: bool = True, token: str | None = None
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.root, self.ranges, self.etags, self.token = root, ranges, etags, token
         self.faults: list[Fault] = []
@@ -157,7 +159,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_body(self, file: Path, start: int, end: int, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
-        stop = min(end, start + fault.after) if fault and kind in ("reset", "truncate", "silence", "drip") else end
+        stop = (
+            min(end, start + fault.after)
+            if fault and kind in ("reset", "truncate", "silence", "drip")
+            else end
+        )
         with open(file, "rb", buffering=0) as source:
             if kind == "flip":
                 data = bytearray(os.pread(source.fileno(), end - start, start))
@@ -167,7 +173,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             position = start
             while position < stop:
-                sent = os.sendfile(self.connection.fileno(), source.fileno(), position, min(CHUNK, stop - position))
+                sent = os.sendfile(
+                    self.connection.fileno(), source.fileno(), position, min(CHUNK, stop - position)
+                )
                 if not sent:
                     break
                 position += sent

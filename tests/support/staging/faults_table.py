@@ -1,6 +1,6 @@
 """Ties each fault test to its row of the table in service/docs/staging-faults.md.
 
-    python -m tests.support.staging.faults_table     writes the table
+python -m tests.support.staging.faults_table     writes the table
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from typing import Any
 
 from glm5_service.staging.reasons import REMEDIES, Reason, StagingError
 
-MODULES = ("tests.staging.test_faults_network", "tests.staging.test_faults_source", "tests.staging.test_faults_volume")
+MODULES = (
+    "tests.staging.test_faults_network",
+    "tests.staging.test_faults_source",
+    "tests.staging.test_faults_volume",
+)
 DOCUMENT = Path(__file__).parents[3] / "service/docs/staging-faults.md"
 HEAD = """# Faults and what staging does about them
 
@@ -43,7 +47,9 @@ class Row:
     ends: Reason | None
 
 
-def fault(name: str, *, then: str, ends: Reason | None = None) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+def fault(
+    name: str, *, then: str, ends: Reason | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """A test that injects `name`. It returns the StagingError it met, or None when the model was published."""
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
@@ -70,7 +76,9 @@ def text() -> str:
     for row in rows():
         ends = f"{row.ends}, exit {REMEDIES[row.ends].exit_code}" if row.ends else "published, exit 0"
         lines.append(f"| {row.fault} | {row.then} | {ends} |\n")
-    reasons = [f"| {reason} | {remedy.exit_code:d} | {remedy.text} |\n" for reason, remedy in REMEDIES.items()]
+    reasons = [
+        f"| {reason} | {remedy.exit_code:d} | {remedy.text} |\n" for reason, remedy in REMEDIES.items()
+    ]
     return HEAD + "".join(lines) + REASONS_HEAD + "".join(reasons)
 
 

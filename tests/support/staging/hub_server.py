@@ -23,7 +23,9 @@ class CdnServer(FaultServer):
 class HubServer(FaultServer):
     """One repository at one commit; LFS files come from `cdn`, small ones from here."""
 
-    def __init__(self, root: Path, cdn: FaultServer, *, repo: str = "org/model", token: str | None = "hf_secret") -> None:
+    def __init__(
+        self, root: Path, cdn: FaultServer, *, repo: str = "org/model", token: str | None = "hf_secret"
+    ) -> None:
         super().__init__(root, token=token)
         self.repo, self.cdn, self.commit = repo, cdn, hashlib.sha1(str(root).encode()).hexdigest()
 
@@ -34,7 +36,10 @@ class HubServer(FaultServer):
             name, size = str(path.relative_to(self.root)), path.stat().st_size
             entry: dict[str, object] = {"rfilename": name, "size": size}
             if name.endswith(".gguf"):
-                entry |= {"blobId": "0" * 40, "lfs": {"sha256": digest_of(path), "size": size, "pointerSize": 134}}
+                entry |= {
+                    "blobId": "0" * 40,
+                    "lfs": {"sha256": digest_of(path), "size": size, "pointerSize": 134},
+                }
             else:
                 entry["blobId"] = hashlib.sha1(f"blob {size}\0".encode() + path.read_bytes()).hexdigest()
             files.append(entry)
@@ -42,7 +47,10 @@ class HubServer(FaultServer):
 
     def answer_api(self, handler: _Handler, path: str) -> bool:
         if path.startswith("/api/models/"):
-            known = [f"/api/models/{self.repo}", *(f"/api/models/{self.repo}/revision/{r}" for r in ("main", self.commit))]
+            known = [
+                f"/api/models/{self.repo}",
+                *(f"/api/models/{self.repo}/revision/{r}" for r in ("main", self.commit)),
+            ]
             if path not in known:
                 error = {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"}
                 handler.plain(404, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CONFIG = """
+{user}
 worker_processes 1;
 daemon off;
 pid {run}/nginx.pid;
@@ -63,7 +65,9 @@ def nginx(root: Path, run: Path) -> Iterator[str]:
     run.mkdir(parents=True, exist_ok=True)
     port = free_port()
     config = run / "nginx.conf"
-    config.write_text(CONFIG.format(run=run, root=root, port=port))
+    # as root nginx would hand its workers to www-data, who may not read a test's folder
+    user = "user root;" if os.geteuid() == 0 else ""
+    config.write_text(CONFIG.format(user=user, run=run, root=root, port=port))
     # -e: without it nginx first tries a log it may not write
     process = subprocess.Popen(["/usr/sbin/nginx", "-e", str(run / "error.log"), "-c", str(config)])
     with stopped_at_end(process):
