@@ -67,7 +67,7 @@ def sidecar(serving: Serving) -> Iterator[tuple[str, int]]:
     process = start_glm5(
         "sidecar", "--run-dir", serving.run_dir, "--port", port,
         "--set", f"engine.port={serving.port}", "--set", f"health.port={serving.health_port}",
-        fake=False,
+        log=serving.run_dir / "sidecar.log", fake=False,
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}/metrics"
 

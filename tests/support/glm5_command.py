@@ -30,23 +30,26 @@ def glm5(*arguments: object, fake: bool = True, timeout: float = 30, **environme
     )
 
 
-def start_glm5(*arguments: object, fake: bool = True, **environment: str) -> subprocess.Popen[str]:
-    """Start `glm5 ARGUMENTS`; the caller ends it."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "glm5_service", *map(str, arguments)],
-        env=clean_environment(**({"PYTHONPATH": str(FAKE_PLUGIN)} if fake else {}), **environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def start_glm5(
+    *arguments: object, log: Path, fake: bool = True, **environment: str
+) -> subprocess.Popen[bytes]:
+    """Start `glm5 ARGUMENTS`, its output in the file `log`; the caller ends it."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "glm5_service", *map(str, arguments)],
+            env=clean_environment(**({"PYTHONPATH": str(FAKE_PLUGIN)} if fake else {}), **environment),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
 
 
-def wait_for_json(path: Path, process: subprocess.Popen[str], timeout: float = 20) -> dict[str, Any]:
+def wait_for_json(path: Path, process: subprocess.Popen[bytes], timeout: float = 20) -> dict[str, Any]:
     """The content of a JSON file, once it is there; fails if the process that shall write it ends first."""
     deadline = time.monotonic() + timeout
     while not path.exists():
         ended = process.poll() is not None and not path.exists()
-        assert not ended, f"{path} did not appear, ended with {process.returncode}: {process.stdout.read()}"
+        assert not ended, f"{path} did not appear, ended with {process.returncode}"
         assert time.monotonic() < deadline, f"{path} did not appear in {timeout} s"
         time.sleep(0.02)
     content: dict[str, Any] = json.loads(path.read_text())

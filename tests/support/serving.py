@@ -27,7 +27,7 @@ def free_port() -> int:
 class Serving:
     """One `glm5 serve`."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     run_dir: Path
     port: int
     health_port: int
@@ -63,13 +63,17 @@ class Serving:
         started = time.monotonic()
         while not condition():
             waited = time.monotonic() - started
-            assert waited < timeout, f"not within {timeout} s: {self.status() or self.process.poll()}"
+            assert waited < timeout, f"not within {timeout} s: {self.status()} {self.log()[-3000:]}"
             time.sleep(0.05)
         return time.monotonic() - started
 
     def until_ready(self, timeout: float) -> float:
         """Wait until /readyz is 200."""
         return self.until(lambda: self.probe("readyz")[0] == 200, timeout)
+
+    def log(self) -> str:
+        """What it and its engine have said."""
+        return (self.run_dir / "serve.log").read_text(errors="replace")
 
     def stop(self) -> None:
         """End it, whatever state it is in."""
@@ -79,14 +83,23 @@ class Serving:
 
 
 def start_serving(
-    model: Path, run_dir: Path, *settings: str, fake: bool = False, arguments: tuple[str, ...] = (), **env: str
+    model: Path,
+    run_dir: Path,
+    *settings: str,
+    fake: bool = False,
+    arguments: tuple[str, ...] = (),
+    **env: str,
 ) -> Serving:
     """Start `glm5 serve MODEL` on free ports with further settings as NAME=VALUE."""
     port, health_port = free_port(), free_port()
-    pairs = [f"health.port={health_port}", "health.host=127.0.0.1", f"drain.termination_log={run_dir / 'end'}"]
+    pairs = [
+        f"health.port={health_port}",
+        "health.host=127.0.0.1",
+        f"drain.termination_log={run_dir / 'end'}",
+    ]
     process = start_glm5(
         "serve", model, "--run-dir", run_dir, "--host", "127.0.0.1", "--port", port,
         *(part for pair in (*pairs, *settings) for part in ("--set", pair)), *arguments,
-        fake=fake, **env,
+        log=run_dir / "serve.log", fake=fake, **env,
     )  # fmt: skip
     return Serving(process, run_dir, port, health_port)
