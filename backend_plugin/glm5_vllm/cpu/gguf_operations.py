@@ -7,10 +7,16 @@ the activation dtype from weights dequantised in float32.
 from __future__ import annotations
 
 import torch
+from torch.nn import Parameter
 from torch.nn import functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from glm5_vllm.gguf.dequant import dequantize as reference_dequantize
 from glm5_vllm.gguf.quant_types import BY_ID
+
+# floats of the model's own weights, made at their first use: the profile's models are small, and dequantising them
+# again for every token would take longer than the products
+_floats_of = WeakTensorKeyDictionary()
 
 
 def dequantize(raw: torch.Tensor, quant_type: int, m: int, n: int, dtype: torch.dtype | None) -> torch.Tensor:
@@ -20,7 +26,17 @@ def dequantize(raw: torch.Tensor, quant_type: int, m: int, n: int, dtype: torch.
 
 def multiply(raw: torch.Tensor, x: torch.Tensor, quant_type: int, rows: int) -> torch.Tensor:
     """x [tokens, columns] times the transpose of raw [rows, bytes per row] -> [tokens, rows]."""
-    return x @ dequantize(raw, quant_type, rows, x.shape[1], x.dtype).T
+    return x @ _weight(raw, quant_type, (rows, x.shape[1]), x.dtype).T
+
+
+def _weight(raw: torch.Tensor, quant_type: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Floats of raw blocks in `shape`; kept only for parameters, which outlive the call and do not change."""
+    known = _floats_of.get(raw) if isinstance(raw, Parameter) else None
+    if known is None or known.dtype != dtype:
+        known = reference_dequantize(raw, BY_ID[quant_type], shape).to(dtype)
+        if isinstance(raw, Parameter):
+            _floats_of[raw] = known
+    return known
 
 
 def mixture_of_experts(
@@ -48,10 +64,12 @@ def mixture_of_experts(
             f"activation of the experts: {activation}; expected silu, the only one of GLM-5"
         )
     tokens, hidden = x.shape
+    gate_up = _weight(w13, w13_type, (*w13.shape[:2], hidden), x.dtype)
+    down = _weight(w2, w2_type, (w2.shape[0], hidden, w13.shape[1] // 2), x.dtype)
     out = torch.zeros(tokens, hidden, dtype=torch.float32)
     for expert in topk_ids.unique().tolist():
         token, choice = (topk_ids == expert).nonzero(as_tuple=True)
-        gate, up = multiply(w13[expert], x[token], w13_type, w13.shape[1]).chunk(2, dim=-1)
-        down = multiply(w2[expert], F.silu(gate) * up, w2_type, hidden)
-        out.index_add_(0, token, down.float() * topk_weights[token, choice, None].float())
+        gate, up = (x[token] @ gate_up[expert].T).chunk(2, dim=-1)
+        expert_out = (F.silu(gate) * up) @ down[expert].T
+        out.index_add_(0, token, expert_out.float() * topk_weights[token, choice, None].float())
     return out.to(x.dtype)

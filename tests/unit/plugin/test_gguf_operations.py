@@ -32,6 +32,23 @@ def test_multiply_is_a_product_with_the_dequantised_weight(kind: Type) -> None:
     torch.testing.assert_close(product, x @ weight.T)
 
 
+def test_a_parameter_is_dequantised_once_for_each_dtype() -> None:
+    """The floats of a parameter are kept, and made anew for another dtype; a plain tensor's are not kept."""
+    raw, weight = packed(96, HIDDEN, kind=Type.Q4_K, seed=0)
+    parameter, x = torch.nn.Parameter(raw, requires_grad=False), torch.randn(TOKENS, HIDDEN)
+
+    first = gguf_operations.multiply(parameter, x, int(Type.Q4_K), 96)
+    raw.zero_()  # not seen any more: the parameter's floats are made
+    again = gguf_operations.multiply(parameter, x, int(Type.Q4_K), 96)
+    half = gguf_operations.multiply(parameter, x.half(), int(Type.Q4_K), 96)
+    plain = gguf_operations.multiply(raw, x, int(Type.Q4_K), 96)
+
+    torch.testing.assert_close(first, x @ weight.T)
+    torch.testing.assert_close(again, first)
+    assert half.abs().max() == 0
+    assert plain.abs().max() == 0
+
+
 def test_experts_are_mixed_as_the_router_says() -> None:
     """Each token's output is the weighted sum of its experts' SwiGLU, gate rows before up rows."""
     w13_raw, w13 = packed(EXPERTS, 2 * INTERMEDIATE, HIDDEN, kind=Type.Q4_K, seed=1)
