@@ -21,7 +21,7 @@ demo: setup ## serve the demo model on this machine's CPU and ask it a question;
 	$(BIN)/glm5 demo $(if $(KEEP),--keep)
 
 test: setup ## the fast tier: every unit, contract and kernel test (3 minutes)
-	$(PYTEST) -m "not ($(NOT_FAST))"
+	OMP_NUM_THREADS=1 $(PYTEST) -m "not ($(NOT_FAST))"
 
 test-engine: setup ## tests that start the real vLLM engine on CPU
 	$(PYTEST) -m engine

