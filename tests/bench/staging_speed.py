@@ -142,8 +142,15 @@ def main() -> None:
                 staged = stage(base, fresh(work / "out") / "model", connections, work / "run")
                 one = curl_parallel(base, fresh(work / "out"), model, connections, work)
                 fresh(work / "out")
-                rows.append({"connections": connections, "round": number, "load_before": round(load, 2),
-                             "curl_processes_seconds": many, "curl_parallel_seconds": one, "curl_cpu_seconds": curl_cpu, **staged})  # fmt: skip
+                row = {
+                    "connections": connections,
+                    "round": number,
+                    "load_before": round(load, 2),
+                    "curl_processes_seconds": many,
+                    "curl_parallel_seconds": one,
+                    "curl_cpu_seconds": curl_cpu,
+                }
+                rows.append({**row, **staged})
                 print(json.dumps(rows[-1]), flush=True)
     summary = {}
     for connections in arguments.connections:

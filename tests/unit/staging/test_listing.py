@@ -1,0 +1,166 @@
+"""What is taken from a source, and what is refused before a byte is fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from glm5_service.errors import SettingsError
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.checksums import parse_sums
+from glm5_service.staging.listing import make_offer
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import Digest, Listing, RemoteFile
+from glm5_service.staging.sources.hub import HubAddress, parse_address
+from glm5_service.staging.sources.oci import OciSource
+from pydantic import ValidationError
+
+
+def fill(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"GGUF" + bytes(1000))
+    return folder
+
+
+def names_of(source: str, **settings: object) -> list[str]:
+    offer = make_offer(StagingSettings.model_validate({"source": source, **settings}))
+    return [file.name for file in offer.listing.files]
+
+
+def refusal(source: str, **settings: object) -> StagingError:
+    with pytest.raises(StagingError) as caught:
+        names_of(source, **settings)
+    return caught.value
+
+
+def split(number: int, count: int = 2, stem: str = "m-Q4_K") -> str:
+    return f"{stem}-{number:05d}-of-{count:05d}.gguf"
+
+
+def test_takes_splits_tokenizer_and_config(tmp_path: Path) -> None:
+    """A model is its splits and the files that describe it, and nothing else that lies around."""
+    fill(tmp_path, f"Q4/{split(1)}", f"Q4/{split(2)}", "config.json", "tokenizer.json", "README.md", "a.safetensors")
+    assert names_of(f"file://{tmp_path}") == ["config.json", split(1), split(2), "tokenizer.json"]
+
+
+def test_companions_beside_the_splits_win(tmp_path: Path) -> None:
+    """A config in the quantisation's own folder is the one that belongs to it."""
+    fill(tmp_path, "Q4/m.gguf", "Q4/config.json", "config.json")
+    offer = make_offer(StagingSettings(source=f"file://{tmp_path}"))
+    assert [file.key for file in offer.listing.files if file.name == "config.json"] == [f"{tmp_path}/Q4/config.json"]
+
+
+def test_quantisation_chooses_among_several(tmp_path: Path) -> None:
+    """Of several quantisations the one asked for is taken, whatever the case of its letters."""
+    fill(tmp_path, f"Q4/{split(1)}", f"Q4/{split(2)}", "Q8/m-Q8_0.gguf")
+    assert names_of(f"file://{tmp_path}", quantisation="q8_0") == ["m-Q8_0.gguf"]
+
+
+def test_one_split_stands_for_its_set(tmp_path: Path) -> None:
+    """Naming any split means the whole set, and not another one beside it."""
+    fill(tmp_path, split(1), split(2), "m-Q8_0.gguf")
+    assert names_of(f"file://{tmp_path}/{split(2)}") == [split(1), split(2)]
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["config.json"], Reason.NOT_FOUND),
+        ([split(1)], Reason.INCOMPLETE),
+        ([split(1), split(2), "other.gguf"], Reason.AMBIGUOUS),
+    ],
+    ids=["none", "missing split", "two models"],
+)
+def test_refuses_what_is_not_one_whole_model(tmp_path: Path, names: list[str], reason: Reason) -> None:
+    """No model, half a model and two models are refused while listing."""
+    assert refusal(f"file://{fill(tmp_path, *names)}").reason is reason
+
+
+def test_refuses_a_pointer_file(tmp_path: Path) -> None:
+    """A GGUF of 130 bytes is a pointer to one."""
+    (tmp_path / "m.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert refusal(f"file://{tmp_path}").reason is Reason.NOT_A_MODEL
+
+
+def test_second_source_brings_the_tokenizer(tmp_path: Path) -> None:
+    """Tokenizer and config of a second source replace those of the first; its models stay there."""
+    first, second = fill(tmp_path / "a", "m.gguf", "config.json"), fill(tmp_path / "b", "config.json", "vocab.json", "x.gguf")
+    offer = make_offer(StagingSettings(source=f"file://{first}", tokenizer_source=f"file://{second}"))
+    assert {file.name: Path(file.key).parent.name for file in offer.listing.files} == {
+        "config.json": "b",
+        "m.gguf": "a",
+        "vocab.json": "b",
+    }
+
+
+def test_sums_beside_local_files_are_used(tmp_path: Path) -> None:
+    """A SHA256SUMS file states digests for any source that has none of its own."""
+    fill(tmp_path, "m.gguf")
+    (tmp_path / "SHA256SUMS").write_text(f"{'a' * 64}  m.gguf\n")
+    offer = make_offer(StagingSettings(source=f"file://{tmp_path}"))
+    assert offer.listing.files[0].digest == Digest("sha256", "a" * 64)
+
+
+def test_sums_are_read_as_sha256sum_writes_them() -> None:
+    """Text and binary marks, and paths that start with ./ mean the same."""
+    text = f"{'A' * 64} *./a.gguf\n\n{'b' * 64}  b c.gguf\n".encode()
+    assert parse_sums(text, "here") == {"a.gguf": "a" * 64, "b c.gguf": "b" * 64}
+
+
+def test_broken_sums_name_the_line() -> None:
+    """A line that is no checksum is shown with its number."""
+    with pytest.raises(StagingError, match="line 1 of SHA256SUMS in here: <html>"):
+        parse_sums(b"<html>\n", "here")
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("hf://org/repo", HubAddress("org/repo", "main", "")),
+        ("hf://org/repo@v1/UD-Q4_K_XL", HubAddress("org/repo", "v1", "UD-Q4_K_XL")),
+        ("hf://org/repo@refs%2Fpr%2F1/a/*.gguf", HubAddress("org/repo", "refs%2Fpr%2F1", "a/*.gguf")),
+    ],
+)
+def test_hub_address(uri: str, address: HubAddress) -> None:
+    """Repository, revision and path of an hf:// address."""
+    assert parse_address(uri) == address
+
+
+@pytest.mark.parametrize("uri", ["hf://org", "hf:///repo"])
+def test_hub_address_without_repository(uri: str) -> None:
+    """An address without organisation and repository is refused with an example."""
+    with pytest.raises(SettingsError, match="expected hf://org/repo"):
+        parse_address(uri)
+
+
+@pytest.mark.parametrize("uri", ["oci://host", "oci://host/Repo:tag", "oci://host/repo@md5:1"])
+def test_oci_address(uri: str) -> None:
+    """An address that names no artifact is refused with an example."""
+    with pytest.raises(SettingsError, match=r"expected oci://host/repository\[:tag\]"):
+        OciSource(uri, StagingSettings())
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("ftp://host/a", "expected one of hf, https"),
+        ("/models/a", "expected one of hf, https"),
+        ("https://user:pass@host/a", "the address holds credentials"),
+    ],
+)
+def test_settings_refuse_the_address(uri: str, message: str) -> None:
+    """Unknown schemes, and secrets in an address, are refused as settings."""
+    with pytest.raises(ValidationError, match=message) as caught:
+        StagingSettings(source=uri)
+    assert "pass" not in caught.value.errors(include_input=False)[0]["msg"]
+
+
+def test_revision_names_the_content() -> None:
+    """Order and place do not change a revision; a digest does."""
+    one, two = RemoteFile("a", 1, "x", Digest("sha256", "1")), RemoteFile("b", 2, "y", Digest("sha256", "2"))
+    moved = RemoteFile("a", 1, "elsewhere", Digest("sha256", "1"), '"etag"')
+    changed = RemoteFile("a", 1, "x", Digest("sha256", "3"))
+    assert Listing("s", (one, two)).revision == Listing("t", (two, moved)).revision
+    assert Listing("s", (one, two)).revision != Listing("s", (changed, two)).revision
