@@ -7,14 +7,15 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from glm5_service.staging.blocks import BLOCK, BlockFile, Window
 from glm5_service.staging.coverage import Coverage
 from glm5_service.staging.digests import Hasher
 from glm5_service.staging.journal import Journal, read_journal
 from glm5_service.staging.partial import Partial, best_leftover, drop_foreign
 from glm5_service.staging.records import Digest, RemoteFile
-from hypothesis import given
-from hypothesis import strategies as st
 
 FILE = RemoteFile("a.gguf", 1000, "key", Digest("sha256", "0" * 64), '"v1"')
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
@@ -75,7 +76,9 @@ def test_torn_last_line_does_not_count(tmp_path: Path, cut: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not json\n", b"[]\n", b"{}\n", b'{"name": "a.gguf"'], ids=["empty", "text", "list", "object", "torn"]
+    "content",
+    [b"", b"not json\n", b"[]\n", b"{}\n", b'{"name": "a.gguf"'],
+    ids=["empty", "text", "list", "object", "torn"],
 )
 def test_unusable_journal_is_none(tmp_path: Path, content: bytes) -> None:
     """A journal without a whole header says nothing."""
@@ -152,7 +155,10 @@ def test_block_file_writes_any_range(tmp_path_factory: pytest.TempPathFactory, d
         content = path.read_bytes()
         assert content == bytes(expected[: len(content)])
         at = data.draw(st.integers(0, max(0, len(content) - 1)))
-        assert bytes(file.read(window, at, len(content))) == content[at : at + len(file.read(window, at, len(content)))]
+        assert (
+            bytes(file.read(window, at, len(content)))
+            == content[at : at + len(file.read(window, at, len(content)))]
+        )
     finally:
         file.close()
 

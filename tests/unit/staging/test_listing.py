@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
+
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.checksums import parse_sums
@@ -13,7 +15,6 @@ from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Digest, Listing, RemoteFile
 from glm5_service.staging.sources.hub import HubAddress, parse_address
 from glm5_service.staging.sources.oci import OciSource
-from pydantic import ValidationError
 
 
 def fill(folder: Path, *names: str) -> Path:
@@ -41,7 +42,15 @@ def split(number: int, count: int = 2, stem: str = "m-Q4_K") -> str:
 
 def test_takes_splits_tokenizer_and_config(tmp_path: Path) -> None:
     """A model is its splits and the files that describe it, and nothing else that lies around."""
-    fill(tmp_path, f"Q4/{split(1)}", f"Q4/{split(2)}", "config.json", "tokenizer.json", "README.md", "a.safetensors")
+    fill(
+        tmp_path,
+        f"Q4/{split(1)}",
+        f"Q4/{split(2)}",
+        "config.json",
+        "tokenizer.json",
+        "README.md",
+        "a.safetensors",
+    )
     assert names_of(f"file://{tmp_path}") == ["config.json", split(1), split(2), "tokenizer.json"]
 
 
@@ -49,7 +58,9 @@ def test_companions_beside_the_splits_win(tmp_path: Path) -> None:
     """A config in the quantisation's own folder is the one that belongs to it."""
     fill(tmp_path, "Q4/m.gguf", "Q4/config.json", "config.json")
     offer = make_offer(StagingSettings(source=f"file://{tmp_path}"))
-    assert [file.key for file in offer.listing.files if file.name == "config.json"] == [f"{tmp_path}/Q4/config.json"]
+    assert [file.key for file in offer.listing.files if file.name == "config.json"] == [
+        f"{tmp_path}/Q4/config.json"
+    ]
 
 
 def test_quantisation_chooses_among_several(tmp_path: Path) -> None:
@@ -86,7 +97,10 @@ def test_refuses_a_pointer_file(tmp_path: Path) -> None:
 
 def test_second_source_brings_the_tokenizer(tmp_path: Path) -> None:
     """Tokenizer and config of a second source replace those of the first; its models stay there."""
-    first, second = fill(tmp_path / "a", "m.gguf", "config.json"), fill(tmp_path / "b", "config.json", "vocab.json", "x.gguf")
+    first, second = (
+        fill(tmp_path / "a", "m.gguf", "config.json"),
+        fill(tmp_path / "b", "config.json", "vocab.json", "x.gguf"),
+    )
     offer = make_offer(StagingSettings(source=f"file://{first}", tokenizer_source=f"file://{second}"))
     assert {file.name: Path(file.key).parent.name for file in offer.listing.files} == {
         "config.json": "b",

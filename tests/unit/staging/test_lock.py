@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from glm5_service.staging import lease as lease_module
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.inuse import held_revisions, hold

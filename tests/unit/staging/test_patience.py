@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.unit.staging.test_lock import FakeClock
+
 from glm5_service.settings.staging import Secret, StagingSettings
 from glm5_service.staging.faults import Stopped, Transient
 from glm5_service.staging.http import origin, public_url, retry_after
@@ -14,8 +16,6 @@ from glm5_service.staging.peek import architecture_in, peek
 from glm5_service.staging.reasons import REMEDIES, Reason, StagingError
 from glm5_service.staging.retry import Patience, RateLimit
 from glm5_service.staging.secrets import bearer, registry_login
-
-from tests.unit.staging.test_lock import FakeClock
 
 SETTINGS = StagingSettings(retries=3, backoff_seconds=2, backoff_max_seconds=5, retry_after_max_seconds=100)
 
@@ -41,7 +41,9 @@ def test_backoff_doubles_up_to_its_limit() -> None:
 
 def test_gives_up_with_the_reason_of_the_last() -> None:
     """After the allowed attempts the last fault is the reason."""
-    with pytest.raises(StagingError, match="fetching a, 4 attempts without progress, the last: status 429") as caught:
+    with pytest.raises(
+        StagingError, match="fetching a, 4 attempts without progress, the last: status 429"
+    ) as caught:
         patience(FakeClock()).failed(busy(), 4, "fetching a")
     assert caught.value.reason is Reason.THROTTLED
 

@@ -1,0 +1,311 @@
+"""Whole runs on a small folder: plan, publish, keep, reuse, report."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.staging.test_lock import ELSEWHERE, FakeClock
+
+from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.command import Options, run
+from glm5_service.staging.lease import Lease, write_lease
+from glm5_service.staging.manifest import Manifest, ModelSummary, read_manifest
+from glm5_service.staging.progress import Progress, duration_text, size_text
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.warm import resident_bytes
+
+SUMMARY = ModelSummary(
+    architecture="glm-dsa",
+    name="m",
+    tensors=1,
+    tensor_bytes=4,
+    context_length=None,
+    splits=1,
+    types={},
+    first_file="m.gguf",
+)
+
+
+@pytest.fixture(autouse=True)
+def headers_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These files are no real GGUF; the real header reader is asked in the tests against servers."""
+    monkeypatch.setattr("glm5_service.staging.publish.check_structure", lambda *_: SUMMARY)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "m.gguf").write_bytes(b"GGUF" + bytes(range(256)) * 300)
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+class Runner:
+    """Runs staging from a folder on another device's rules: files are copied, never linked to the source."""
+
+    def __init__(self, tmp_path: Path, source: Path) -> None:
+        self.target, self.run_dir, self.source = tmp_path / "target", tmp_path / "run", source
+        self.termination = tmp_path / "termination"
+        self.log = io.StringIO()
+
+    def __call__(self, options: Options = Options(), **settings: Any) -> Manifest | None:  # noqa: B008
+        given = {"source": f"file://{self.source}", "target": self.target, "headroom_bytes": 0, **settings}
+        given["termination_log"] = self.termination
+        run(StagingSettings(**given), options, run_dir=self.run_dir, out=self.log, clock=None)
+        return read_manifest(self.target / "current")
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return dict(json.loads((self.run_dir / "staging.json").read_text()))
+
+    @property
+    def revisions(self) -> list[str]:
+        return sorted(path.name for path in (self.target / "revisions").iterdir())
+
+
+@pytest.fixture
+def stage(tmp_path: Path, source: Path) -> Runner:
+    return Runner(tmp_path, source)
+
+
+def change(source: Path, text: str) -> None:
+    """Replace a file, as a publisher does."""
+    (source / "new").write_text(text)
+    (source / "new").replace(source / "config.json")
+
+
+def test_dry_run_changes_nothing(stage: Runner) -> None:
+    """A plan is printed with sizes and estimates, and the volume stays as it is."""
+    assert stage(Options(dry_run=True)) is None
+    assert not stage.target.exists()
+    assert "to fetch" in stage.log.getvalue()
+    assert "at 1.00 GB/s" in stage.log.getvalue()
+
+
+def test_folder_on_the_volume_is_linked(stage: Runner, source: Path) -> None:
+    """A model that is on the volume already takes no second space."""
+    stage()
+    assert (stage.target / "current/m.gguf").stat().st_ino == (source / "m.gguf").stat().st_ino
+    assert stage.state["fetched_bytes"] == 0
+
+
+def test_where_links_fail_files_are_copied(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder on another filesystem, or one that forbids links, is copied and hashed."""
+    monkeypatch.setattr("glm5_service.staging.build.Build.link", lambda *_: False)
+    stage()
+    assert (stage.target / "current/m.gguf").read_bytes() == (source / "m.gguf").read_bytes()
+    assert (stage.target / "current/m.gguf").stat().st_ino != (source / "m.gguf").stat().st_ino
+    assert stage.state["fetched_bytes"] == sum(path.stat().st_size for path in source.iterdir())
+
+
+def test_published_model_is_left_alone(stage: Runner, source: Path) -> None:
+    """A second run asks nobody: the source may even be gone."""
+    first = stage()
+    source.rename(source.with_name("gone"))
+    assert stage() == first
+
+
+def test_refresh_stages_beside_and_switches(stage: Runner, source: Path) -> None:
+    """A newer revision replaces the link at once; unchanged files are shared with the old one."""
+    stage(keep=2)
+    old = (stage.target / "current").resolve()
+    change(source, "{ }")
+    stage(keep=2, refresh=True)
+    new = (stage.target / "current").resolve()
+    assert new != old
+    assert (new / "m.gguf").stat().st_ino == (old / "m.gguf").stat().st_ino
+    assert len(stage.revisions) == 2
+
+
+def test_keep_removes_the_oldest(stage: Runner, source: Path) -> None:
+    """Revisions beyond `keep` go, the newest stay."""
+    for number in range(4):
+        change(source, " " * number)
+        stage(keep=2, refresh=True)
+    assert len(stage.revisions) == 2
+    assert (stage.target / "current").resolve().name in stage.revisions
+
+
+def test_going_back_only_switches(stage: Runner, source: Path) -> None:
+    """A revision that is still there is made current without fetching or building anything."""
+    first = stage(keep=2)
+    before = (source / "config.json").read_bytes(), (source / "config.json").stat()
+    old = (source / "config.json").rename(source.parent / "old.json")
+    (source / "config.json").write_text("{ }")
+    stage(keep=2, refresh=True)
+    old.replace(source / "config.json")
+    assert (source / "config.json").stat().st_mtime_ns == before[1].st_mtime_ns
+    assert stage(keep=2, refresh=True) == first
+    assert len(stage.revisions) == 2
+
+
+def test_revision_in_use_is_never_pruned(stage: Runner, source: Path) -> None:
+    """What a reader holds stays, whatever `keep` says."""
+    stage()
+    held = (stage.target / "current").resolve().name
+    beats = iter(range(10_000))
+
+    class Beating(FakeClock):
+        def pause(self, stop: Any, seconds: float) -> None:
+            write_lease(stage.target / f"in-use/{held}~r.json", Lease(ELSEWHERE, next(beats), held=True))
+            super().pause(stop, seconds)
+
+    write_lease(stage.target / f"in-use/{held}~r.json", Lease(ELSEWHERE, -1, held=True))
+    change(source, "{ }")
+    given = StagingSettings(
+        source=f"file://{source}", target=stage.target, headroom_bytes=0, refresh=True, keep=1
+    )
+    run(given, out=stage.log, clock=Beating())
+    assert held in stage.revisions
+    assert len(stage.revisions) == 2
+
+
+def test_folder_without_manifest_is_no_model(stage: Runner) -> None:
+    """A folder that was never published is not a model, and is removed."""
+    stage()
+    (stage.target / "revisions/half").mkdir()
+    (stage.target / "current/manifest.json").write_text("{")
+    stage()
+    assert "half" not in stage.revisions
+    assert read_manifest(stage.target / "current") is not None
+
+
+def test_failure_is_told_everywhere(stage: Runner, source: Path) -> None:
+    """staging.json and the termination message carry the reason, the exit code is the reason's."""
+    stage.termination.touch()
+    (source / "m.gguf").unlink()
+    with pytest.raises(StagingError) as caught:
+        stage()
+    assert caught.value.exit_code == 3
+    assert stage.state["phase"] == "failed"
+    assert stage.state["reason"] == Reason.NOT_FOUND
+    assert stage.termination.read_text() == f"NotFound: {caught.value}"
+
+
+def test_no_termination_file_is_made(stage: Runner, source: Path) -> None:
+    """Outside a pod nothing is written where the kubelet would look."""
+    (source / "m.gguf").unlink()
+    with pytest.raises(StagingError):
+        stage()
+    assert not stage.termination.exists()
+
+
+def test_no_room_is_seen_first(stage: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Free space is compared with what is to be written, headroom included, before anything is written."""
+    monkeypatch.setattr("glm5_service.staging.plan._same_volume", lambda *_: False)
+    with pytest.raises(StagingError, match="free bytes on the volume") as caught:
+        stage(headroom_bytes=1 << 60)
+    assert caught.value.reason is Reason.OUT_OF_SPACE
+
+
+def test_nothing_is_left_behind(stage: Runner) -> None:
+    """After success the working folder holds the lock and nothing else."""
+    stage()
+    left = {path.name for path in (stage.target / ".staging").rglob("*") if path.is_file()}
+    assert left == {"00000001.json"}
+
+
+def test_manifest_holds_what_was_verified(stage: Runner) -> None:
+    """Names, sizes and digests, and the stat that later trust depends on."""
+    manifest = stage()
+    assert manifest is not None
+    record = next(item for item in manifest.files if item.name == "m.gguf")
+    stat = (stage.target / "current/m.gguf").stat()
+    assert (record.size, record.mtime_ns, record.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    assert len(record.sha256) == 64
+    assert manifest.gguf.first_file == "m.gguf"
+
+
+def test_verify_without_damage_needs_no_source(stage: Runner, source: Path) -> None:
+    """Hashing what is published works when the source is gone."""
+    stage()
+    source.rename(source.with_name("gone"))
+    stage(Options(verify=True))
+    assert stage.state["read_back_bytes"] > 0
+
+
+def test_warm_says_how_much_is_resident(stage: Runner) -> None:
+    """After warming all of the model is in the page cache, and the log says so."""
+    stage(Options(warm=True))
+    file = stage.target / "current/m.gguf"
+    assert resident_bytes(file) == file.stat().st_size
+    assert "(100.0%)" in stage.log.getvalue()
+
+
+def test_warm_respects_its_limit(stage: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than the limit is read."""
+    read: list[tuple[Path, int]] = []
+    monkeypatch.setattr("glm5_service.staging.warm.in_parallel", lambda _, pieces, __: read.extend(pieces))
+    stage(Options(warm=True), warm_limit_bytes=1000)
+    assert sum(count for _, count in read) == 1000
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bar_on_a_terminal_line_elsewhere() -> None:
+    """People at a terminal see one line that moves, logs get a line at each phase."""
+    terminal, log = Terminal(), io.StringIO()
+    for out in (terminal, log):
+        progress = Progress(out, None, FakeClock())
+        progress.total_bytes = 200
+        progress.enter("fetching")
+        progress.fetched(100)
+        progress.enter("publishing")
+    assert terminal.getvalue().count("\n") == 0
+    assert "50% 100 B of 200 B" in terminal.getvalue()
+    assert log.getvalue().splitlines()[1].startswith("phase=publishing bytes=100 total=200 (50.0%,")
+
+
+def test_a_line_every_ten_seconds() -> None:
+    """A log is not flooded: between phases there is a line in ten seconds."""
+    out, clock = io.StringIO(), FakeClock()
+    progress = Progress(out, None, clock)
+    progress.enter("fetching")
+    for _ in range(250):
+        clock.now += 0.1
+        progress.tick()
+    assert len(out.getvalue().splitlines()) == 1 + 2
+
+
+def test_rate_and_eta() -> None:
+    """The rate is that of the last half minute and the rest of the bytes gives the time left."""
+    out, clock = io.StringIO(), FakeClock()
+    progress = Progress(out, None, clock)
+    progress.total_bytes = 100_000_000
+    progress.enter("fetching")
+    for _ in range(20):
+        clock.now += 1
+        progress.fetched(1_000_000)
+        progress.tick()
+    assert "rate=1.0 MB/s eta=1 min 20 s" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (405_962_117_216, "405.96 GB")]
+)
+def test_size_text(count: int, text: str) -> None:
+    """Sizes are decimal, as disks are sold."""
+    assert size_text(count) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (65, "1 min 05 s"), (7260, "2 h 01 min")])
+def test_duration_text(seconds: int, text: str) -> None:
+    """Times as a person says them."""
+    assert duration_text(seconds) == text
+
+
+def test_unwritable_run_dir_does_not_stop_staging(stage: Runner) -> None:
+    """A report that cannot be written is said once; the model is staged."""
+    stage.run_dir.write_text("a file where a folder should be")
+    assert stage() is not None
+    assert stage.log.getvalue().count("cannot write staging.json") == 1
