@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from tests.support.results import record
+from tests.support.results import FAULT_PAGE, RESULTS, fault_table, record
 from tests.support.serving import Serving, start_serving
 
 pytestmark = pytest.mark.engine
@@ -36,6 +36,8 @@ SETTINGS = (
     "engine.max_model_len=1024",
     "engine.extra_args=--middleware faulty_metrics.FaultyMetrics",
 )
+# between canaries after a failure, and what a loaded test machine adds to any wait
+RETRY_SECONDS, SLACK_SECONDS = 5.0, 15.0
 # a compilation longer than every other limit; the recorded run takes the 90 s that were seen in the field
 COMPILE_SECONDS = float(os.environ.get("COMPILE_STALL_SECONDS", STALL_SECONDS * 1.5))
 
@@ -55,7 +57,7 @@ class Faults:
             self.starts += 1
             run_dir = self.folder / f"run-{self.starts}"
             self.serving = start_serving(MODEL, run_dir, *SETTINGS, PYTHONPATH=str(INJECTION))
-            self.serving.until_ready(300)
+            self.serving.until_ready(600)
         return self.serving
 
     def note(self, fault: str, expected: str, **seconds: float | None) -> None:
@@ -78,7 +80,8 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
         "canary_failures": FAILURES,
         "compile_seconds": COMPILE_SECONDS,
     }
-    record("health-faults", {"limits": limits, "faults": found.rows})
+    if record("health-faults", {"limits": limits, "faults": found.rows}):
+        FAULT_PAGE.write_text(fault_table(json.loads((RESULTS / "health-faults.json").read_text())))
 
 
 def _process(serving: Serving, title: str) -> psutil.Process:
@@ -128,7 +131,7 @@ def test_hang_of_an_idle_core_is_found_and_may_heal(faults: Faults) -> None:
     faults.note(
         "engine core hangs (SIGSTOP), idle", "found by the canary", unready=unready, dead=dead, healed=healed
     )
-    assert dead <= IDLE_SECONDS + FAILURES * CANARY_SECONDS + 5 + 5
+    assert dead <= IDLE_SECONDS + FAILURES * (CANARY_SECONDS + RETRY_SECONDS) + SLACK_SECONDS
 
 
 @pytest.mark.parametrize("title", ["EngineCore", "Worker"])
@@ -151,7 +154,7 @@ def test_hang_with_queued_work_is_found_and_may_heal(faults: Faults, title: str)
         dead=dead,
         healed=healed,
     )
-    assert dead <= STALL_SECONDS + 5
+    assert dead <= STALL_SECONDS + SLACK_SECONDS
 
 
 def test_compilation_is_no_hang(faults: Faults) -> None:
@@ -195,7 +198,7 @@ def test_slow_kernel_without_a_compilation_is_a_hang(faults: Faults) -> None:
         dead=dead,
         healed=healed,
     )
-    assert dead <= STALL_SECONDS + 5
+    assert dead <= STALL_SECONDS + SLACK_SECONDS
 
 
 @pytest.mark.parametrize("fault", ["slow", "gone"])
@@ -263,7 +266,7 @@ def test_hung_api_server_is_found(faults: Faults) -> None:
     faults.note(
         "API server hangs (SIGSTOP), idle", "found by the canary", unready=unready, dead=dead, healed=healed
     )
-    assert dead <= IDLE_SECONDS + FAILURES * CANARY_SECONDS + 5 + 5
+    assert dead <= IDLE_SECONDS + FAILURES * (CANARY_SECONDS + RETRY_SECONDS) + SLACK_SECONDS
 
 
 def test_dead_core_behind_a_living_api_server_is_found(faults: Faults) -> None:
@@ -280,7 +283,7 @@ def test_dead_core_behind_a_living_api_server_is_found(faults: Faults) -> None:
     faults.note(
         "core killed behind a stopped API server", "process is missing", unready=dead, dead=dead, ended=ended
     )
-    assert dead <= 5
+    assert dead <= SLACK_SECONDS
 
 
 @pytest.mark.parametrize("title", ["EngineCore", "Worker"])

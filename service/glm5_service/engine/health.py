@@ -48,6 +48,7 @@ class Facts:
     stop_requested: bool = False
     exit_code: int | None = None
     lost_processes: tuple[str, ...] = ()
+    lost_since: float | None = None
     api_answered: bool = False
     api_says_dead: bool = False
     backend_problem: str | None = None
@@ -170,7 +171,10 @@ def canary_is_due(facts: Facts, *, idle_seconds: float, last_canary_at: float | 
 
     Never while user requests run, unless metrics cannot be read (`is_blind`) and nothing is sent to users either.
     """
-    if facts.stop_requested or facts.exit_code is not None or not facts.api_answered:
+    is_over = (
+        facts.stop_requested or facts.exit_code is not None or facts.lost_processes or facts.api_says_dead
+    )
+    if is_over or not facts.api_answered:
         return False
     if not facts.canary_passed or last_canary_at is None:
         return True

@@ -134,4 +134,5 @@ class Observer:
         if not self.facts.was_ready:
             self._known = processes.titled
         lost = tuple(sorted(title for pid, title in self._known if pid not in processes.pids))
-        self.facts = replace(self.facts, lost_processes=lost)
+        since = self.facts.lost_since if self.facts.lost_processes else self.facts.now
+        self.facts = replace(self.facts, lost_processes=lost, lost_since=since if lost else None)

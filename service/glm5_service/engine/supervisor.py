@@ -143,6 +143,15 @@ class Supervisor:
         self._report.attested = [record.backend for record in attested]
         self._judge()
         self._start_canary()
+        self._end_what_cannot_recover()
+
+    def _end_what_cannot_recover(self) -> None:
+        """vLLM ends itself when it loses a process, but not always; then nobody should wait for a kubelet."""
+        assert self._engine is not None
+        since, limit = self._observer.facts.lost_since, self._settings.engine.stop_timeout_seconds
+        if since is not None and time.monotonic() - since > limit:
+            log.warning("the engine did not end in %g s after it lost a process, killed", limit)
+            self._engine.kill()
 
     def _start_canary(self) -> None:
         observer, health = self._observer, self._settings.health
@@ -160,7 +169,7 @@ class Supervisor:
         self._observer.canary_done(time.monotonic(), started, result)
         if result.error:
             log.warning("canary failed error=%s seconds=%.3f", result.error, result.seconds)
-        await self._look()
+        self._judge()
 
     def _judge(self) -> None:
         """Assess the facts and show the verdict; a change of phase is logged and written to engine.json."""
@@ -198,8 +207,9 @@ class Supervisor:
         if self._stop.is_set():
             log.info("engine stopped code=%d", code)
             return ExitCode.DONE
-        fate = f"exit code {code}"
-        if code < 0:
+        lost = self._observer.facts.lost_processes
+        fate = f"it lost {', '.join(lost)}, exit code {code}" if lost else f"exit code {code}"
+        if code < 0 and not lost:
             with contextlib.suppress(ValueError):
                 fate = f"killed by {signal.Signals(-code).name}"
         raise EngineError(

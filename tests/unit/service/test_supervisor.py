@@ -107,3 +107,12 @@ def test_engine_json_says_what_runs(serve: Serve, tmp_path: Path) -> None:
     assert "glm5-service" in state["versions"]
     assert engine["env"]["VLLM_API_KEY"] == "hunter2"
     assert "hunter2" not in json.dumps(state)
+
+
+def test_engine_ends_with_a_killed_supervisor(serve: Serve) -> None:
+    """Where the supervisor itself is killed, the engine is told to stop and does not keep port and GPU."""
+    process, engine = serve("obey")
+    process.kill()
+    process.wait()
+    psutil.wait_procs([psutil.Process(engine["pid"])] if psutil.pid_exists(engine["pid"]) else [], timeout=20)
+    assert not psutil.pid_exists(engine["pid"])

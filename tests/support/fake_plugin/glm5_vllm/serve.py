@@ -28,9 +28,16 @@ print("engine says hello", flush=True)
 if behaviour.startswith("crash"):
     sys.exit(3)
 if behaviour == "serve":
-    from glm5_vllm.fake_api import main
+    core = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'VLLM::EngineCore'); print('up', flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        ["VLLM::EngineCore", "-c", core], executable=sys.executable, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        (run_dir / "core.pid").write_text(str(process.pid))
+        from glm5_vllm.fake_api import main
 
-    main(sys.argv[1:], run_dir)
+        main(sys.argv[1:], run_dir)
+        process.kill()
     sys.exit(0)
 while True:
     time.sleep(60)
