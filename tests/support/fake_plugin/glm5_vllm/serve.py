@@ -28,7 +28,10 @@ print("engine says hello", flush=True)
 if behaviour.startswith("crash"):
     sys.exit(3)
 if behaviour == "serve":
-    core = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'VLLM::EngineCore'); print('up', flush=True); time.sleep(600)"
+    core = (
+        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'VLLM::EngineCore');"
+        "print('up', flush=True); time.sleep(600)"
+    )
     with subprocess.Popen(
         ["VLLM::EngineCore", "-c", core], executable=sys.executable, stdout=subprocess.PIPE
     ) as process:
