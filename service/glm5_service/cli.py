@@ -23,6 +23,7 @@ COMMANDS = {
     "sidecar": ("glm5_service.commands.sidecar", "Answer /metrics for the whole pod."),
     "gguf": ("glm5_service.commands.gguf", "Look into a GGUF file."),
     "config": ("glm5_service.commands.config", "Show every setting, its value and where it came from."),
+    "cluster": ("glm5_service.commands.cluster", "Check a cluster, and follow an installed release."),
     "demo": ("glm5_service.commands.demo", "Ask a served model a question and show how it answers."),
 }
 

@@ -1,0 +1,200 @@
+"""Reads the cluster: the only module that speaks to its API. Judges nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import httpx2
+from lightkube import ApiError, Client, KubeConfig
+from lightkube.core.exceptions import ConfigError, LoadResourceError
+from lightkube.resources.core_v1 import (
+    Event,
+    Namespace,
+    Node,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceQuota,
+    Secret,
+)
+from lightkube.resources.storage_v1 import StorageClass
+from lightkube.utils.quantity import parse_quantity
+
+from glm5_service.cluster.facts import ClusterFacts, NodeFacts
+from glm5_service.cluster.wanted import pod_need
+from glm5_service.errors import SourceError
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+READ_RUN_DIR = "cat /run/glm5/staging.json 2>/dev/null; echo; echo ---; cat /run/glm5/engine.json 2>/dev/null"
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Failures of the client as one sentence each."""
+    try:
+        yield
+    except ApiError as error:
+        remedy = "Ask for a role that may read it." if error.status.code == 403 else "Check the cluster."
+        raise SourceError("the cluster refused", error.status.message, remedy=remedy) from error
+    except (httpx2.HTTPError, ConfigError, LoadResourceError, OSError) as error:
+        raise SourceError(
+            "cannot reach the cluster",
+            str(error) or type(error).__name__,
+            expected="a kubeconfig whose server answers",
+            remedy="Set KUBECONFIG, or --context.",
+        ) from error
+
+
+class Cluster:
+    """A connection to one namespace of one cluster; every method raises SourceError if the cluster does not answer."""
+
+    def __init__(self, context: str | None, namespace: str | None) -> None:
+        with explained():
+            config = KubeConfig.from_env().get(context)
+            if config is None:
+                raise ConfigError(f"no context {context}")
+            self.client = Client(config=config)
+            self.namespace = namespace or config.namespace or "default"
+
+    def facts(self, secrets: frozenset[str] = frozenset()) -> ClusterFacts:
+        """What a check before installing asks for. `secrets` names the Secrets whose existence matters."""
+        with explained():
+            classes = list(self.client.list(StorageClass))
+            namespace = self._namespace_labels()
+            return ClusterFacts(
+                namespace=self.namespace,
+                version=_version(self._get("/version")["gitVersion"]),
+                nodes=tuple(self.nodes()),
+                storage_classes=frozenset(_name(item) for item in classes),
+                default_class=next((_name(item) for item in classes if _is_default(item)), None),
+                kinds=self._kinds(),
+                namespace_labels=namespace or {},
+                namespace_exists=namespace is not None,
+                secrets=frozenset(name for name in secrets if self._exists(Secret, name)),
+                claims=frozenset(
+                    _name(item) for item in self.client.list(PersistentVolumeClaim, namespace=self.namespace)
+                ),
+                quota_left=self._quota_left(),
+            )
+
+    def nodes(self) -> Iterator[NodeFacts]:
+        """Every node with what pods left of it."""
+        with explained():
+            used: dict[str, dict[str, Decimal]] = {}
+            holders: dict[str, list[str]] = {}
+            for pod in self.client.list(Pod, namespace="*"):
+                if pod.spec is None or not pod.spec.nodeName or _is_over(pod):
+                    continue
+                need = pod_need(pod.spec.to_dict())
+                amounts = used.setdefault(pod.spec.nodeName, {})
+                for name, amount in need.requests.items():
+                    amounts[name] = amounts.get(name, Decimal(0)) + amount
+                if need.gpu and pod.metadata:
+                    holder = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                    holders.setdefault(pod.spec.nodeName, []).append(holder)
+            for node in self.client.list(Node):
+                yield NodeFacts.of(node, used, holders)
+
+    def pods(self, release: str) -> list[Pod]:
+        """The release's serving pods."""
+        labels: dict[str, Any] = {
+            "app.kubernetes.io/instance": release,
+            "app.kubernetes.io/component": "engine",
+        }
+        with explained():
+            found = self.client.list(Pod, namespace=self.namespace, labels=labels)
+            return sorted(found, key=lambda pod: str(pod.metadata.name) if pod.metadata else "")
+
+    def events_of(self, pod: str) -> list[Event]:
+        """Events of a pod, oldest first."""
+        with explained():
+            found = list(
+                self.client.list(Event, namespace=self.namespace, fields={"involvedObject.name": pod})
+            )
+        return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
+
+    def run_dir(self, pod: str, container: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """staging.json and engine.json as they are in the pod; empty where there is none or no way in."""
+        try:
+            answer = self.client.exec(
+                pod,
+                namespace=self.namespace,
+                container=container,
+                command=["sh", "-c", READ_RUN_DIR],
+                stdout=True,
+                timeout=10,
+            )
+        except (httpx2.HTTPError, ApiError, OSError, TimeoutError):
+            return {}, {}
+        staging, _, engine = str(answer.stdout or "").partition("---")
+        return _json(staging), _json(engine)
+
+    def _get(self, path: str) -> Any:
+        response = self.client._client._client.get(path)  # type: ignore[attr-defined]
+        response.raise_for_status()
+        return response.json()
+
+    def _kinds(self) -> frozenset[str]:
+        """group/Kind of everything the server knows beyond its core."""
+        found = set()
+        for group in self._get("/apis")["groups"]:
+            listing = self._get(f"/apis/{group['preferredVersion']['groupVersion']}")
+            found |= {f"{group['name']}/{item['kind']}" for item in listing["resources"]}
+        return frozenset(found)
+
+    def _namespace_labels(self) -> dict[str, str] | None:
+        try:
+            found = self.client.get(Namespace, self.namespace)
+        except ApiError as error:
+            if error.status.code == 404:
+                return None
+            raise
+        return dict(found.metadata.labels or {}) if found.metadata else {}
+
+    def _exists(self, kind: type[Secret], name: str) -> bool:
+        try:
+            self.client.get(kind, name, namespace=self.namespace)
+        except ApiError as error:
+            if error.status.code == 404:
+                return False
+            raise
+        return True
+
+    def _quota_left(self) -> dict[str, Decimal]:
+        left: dict[str, Decimal] = {}
+        for quota in self.client.list(ResourceQuota, namespace=self.namespace):
+            hard = (quota.status.hard if quota.status else None) or {}
+            used = (quota.status.used if quota.status else None) or {}
+            for name, text in hard.items():
+                rest = (parse_quantity(text) or Decimal(0)) - (parse_quantity(used.get(name, "0")) or 0)
+                left[name] = min(rest, left.get(name, rest))
+        return left
+
+
+def _version(text: str) -> tuple[int, int]:
+    """v1.31.4-eks-1 as (1, 31)."""
+    major, minor, *_ = text.removeprefix("v").split(".")
+    return int(major), int(minor)
+
+
+def _name(item: StorageClass | PersistentVolumeClaim) -> str:
+    return str(item.metadata.name) if item.metadata else ""
+
+
+def _is_over(pod: Pod) -> bool:
+    return pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
+
+
+def _is_default(item: StorageClass) -> bool:
+    return bool(item.metadata and (item.metadata.annotations or {}).get(DEFAULT_CLASS) == "true")
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

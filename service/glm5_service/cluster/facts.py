@@ -1,0 +1,74 @@
+"""What is known of a cluster and its nodes: frozen data, made by `api`, judged by `check` and `nodes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from lightkube.resources.core_v1 import Node
+from lightkube.utils.quantity import parse_quantity
+
+
+@dataclass(frozen=True)
+class Taint:
+    """A taint of a node."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """A node: amounts are in the resource's own unit (cores, bytes, pieces)."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    ready: bool
+    allocatable: Mapping[str, Decimal]
+    used: Mapping[str, Decimal]
+    gpu_holders: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, node: Node, used: Mapping[str, Mapping[str, Decimal]], holders: Mapping[str, Sequence[str]]
+    ) -> NodeFacts:
+        """Facts of an API object, with what pods use by node name."""
+        assert node.metadata is not None
+        assert node.metadata.name is not None
+        spec, status, name = node.spec, node.status, node.metadata.name
+        conditions = (status.conditions if status else None) or []
+        taints = [Taint(t.key, t.value or "", t.effect) for t in (spec.taints if spec else None) or []]
+        amounts = (status.allocatable if status else None) or {}
+        return cls(
+            name=name,
+            labels=node.metadata.labels or {},
+            taints=tuple(taints),
+            ready=any(c.type == "Ready" and c.status == "True" for c in conditions),
+            allocatable={key: parse_quantity(text) or Decimal(0) for key, text in amounts.items()},
+            used=used.get(name, {}),
+            gpu_holders=tuple(holders.get(name, ())),
+        )
+
+    def free(self, resource: str) -> Decimal:
+        """What is left of a resource; zero if the node has none."""
+        return self.allocatable.get(resource, Decimal(0)) - self.used.get(resource, Decimal(0))
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """Everything the checks ask of a cluster."""
+
+    namespace: str
+    version: tuple[int, int]
+    nodes: tuple[NodeFacts, ...]
+    storage_classes: frozenset[str]
+    default_class: str | None
+    kinds: frozenset[str]
+    namespace_labels: Mapping[str, str]
+    namespace_exists: bool
+    secrets: frozenset[str]
+    claims: frozenset[str]
+    quota_left: Mapping[str, Decimal]

@@ -1,0 +1,93 @@
+"""Findings and status as text for one screen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from glm5_service.cluster.check import Finding
+from glm5_service.cluster.status import PodStatus
+
+WIDTH = 160
+MARKS = {"pass": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+def check_text(found: Iterable[Finding]) -> str:
+    """One line a rule; what to do under those that did not pass."""
+    lines = []
+    for finding in found:
+        lines.append(f"{MARKS[finding.level]}  {finding.rule:<13} {finding.sentence}")
+        if finding.level != "pass" and finding.remedy:
+            lines.append(f"{'':<20}{finding.remedy}")
+    return "\n".join(lines)
+
+
+def status_text(pods: Iterable[PodStatus], now: datetime) -> str:
+    """A block for every pod."""
+    return "\n\n".join("\n".join(_pod_lines(pod, now)) for pod in pods)
+
+
+def _pod_lines(pod: PodStatus, now: datetime) -> list[str]:
+    age = f" for {duration_text((now - pod.since).total_seconds())}" if pod.since else ""
+    where = f" on {pod.node}" if pod.node else ""
+    ready = "ready" if pod.ready else "not ready"
+    lines = [_line(pod.name, f"{pod.phase}{where}{age}, {ready}, {pod.restarts} restarts")]
+    lines += [_line("pending" if n == 0 else "", text) for n, text in enumerate(pod.why_pending)]
+    if pod.waiting:
+        lines.append(_line("waiting", pod.waiting))
+    if pod.staging:
+        lines.append(_line("staging", _staging_text(pod.staging)))
+    if pod.engine:
+        lines += _engine_lines(pod.engine, now)
+    if pod.fault:
+        message = pod.fault.message.splitlines()[-1:] or [pod.fault.reason]
+        lines.append(
+            _line("last failure", f"{pod.fault.container} ended with {pod.fault.exit_code}: {message[0]}")
+        )
+    lines += [_line("events" if n == 0 else "", text) for n, text in enumerate(pod.events)]
+    return lines
+
+
+def _engine_lines(engine: dict[str, Any], now: datetime) -> list[str]:
+    since = datetime.fromisoformat(engine["since"]) if engine.get("since") else None
+    age = f" for {duration_text((now - since).total_seconds())}" if since else ""
+    lines = [_line("phase", f"{engine.get('phase')}{age}: {engine.get('reason', '')}")]
+    if engine.get("remedy"):
+        lines.append(_line("", f"next: {engine['remedy']}"))
+    spans = ", ".join(
+        f"{span['phase']} {duration_text(span['seconds'])}" for span in engine.get("phases", [])
+    )
+    if spans:
+        lines.append(_line("so far", spans))
+    attested = engine.get("attested_backends", [])
+    backends = ", ".join(f"rank {rank} {name}" for rank, name in enumerate(attested)) or "none attested yet"
+    lines.append(_line("backend", f"{backends} (expected {engine.get('expected_backend') or 'any'})"))
+    return lines
+
+
+def _staging_text(staging: dict[str, Any]) -> str:
+    present, total = staging.get("present_bytes", 0), staging.get("total_bytes", 0)
+    share = f"{present / total:.0%} of {total / 1e9:.2f} GB" if total else "size not known yet"
+    text = f"{staging.get('phase')}, {share}"
+    if staging.get("bytes_per_second"):
+        text += f", {staging['bytes_per_second'] / 1e6:.1f} MB/s"
+    if staging.get("eta_seconds") is not None:
+        text += f", about {duration_text(staging['eta_seconds'])} left"
+    if staging.get("message"):
+        text += f": {staging['message']}"
+    return text
+
+
+def _line(label: str, text: str) -> str:
+    line = f"{label:<13} {text}"
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds as people say them, two units at most."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

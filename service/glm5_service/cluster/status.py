@@ -1,0 +1,134 @@
+"""The state of an installed release, read through the cluster's API alone. Next hop: `screen`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from lightkube.models.core_v1 import ContainerStatus
+from lightkube.resources.core_v1 import Event, Pod
+
+from glm5_service.cluster.api import Cluster
+from glm5_service.cluster.facts import NodeFacts
+from glm5_service.cluster.nodes import why_not
+from glm5_service.cluster.wanted import pod_need
+from glm5_service.errors import SourceError
+
+EVENTS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How a container ended last."""
+
+    container: str
+    exit_code: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class PodStatus:
+    """One pod: what Kubernetes says of it and what it says of itself."""
+
+    name: str
+    node: str | None
+    phase: str
+    since: datetime | None
+    restarts: int
+    ready: bool
+    waiting: str
+    why_pending: tuple[str, ...]
+    fault: Fault | None
+    staging: dict[str, Any]
+    engine: dict[str, Any]
+    events: tuple[str, ...]
+
+
+def read_status(cluster: Cluster, release: str) -> list[PodStatus]:
+    """Status of every pod of a release; raises SourceError if there is none."""
+    pods = cluster.pods(release)
+    if not pods:
+        raise SourceError(
+            "no pod of the release",
+            f"{release} in namespace {cluster.namespace}",
+            expected="an installed release with at least one replica",
+            remedy="See `helm list -A`.",
+        )
+    return [_pod_status(cluster, pod) for pod in pods]
+
+
+def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
+    assert pod.metadata is not None
+    assert pod.metadata.name is not None
+    assert pod.spec is not None
+    assert pod.status is not None
+    name, status = pod.metadata.name, pod.status
+    states = [*(status.initContainerStatuses or []), *(status.containerStatuses or [])]
+    running = [state.name for state in states if state.state and state.state.running]
+    container = next((c for c in ("metrics", "stage", "engine") if c in running), None)
+    staging, engine = cluster.run_dir(name, container) if container else ({}, {})
+    is_pending = pod.spec.nodeName is None
+    events = cluster.events_of(name)
+    return PodStatus(
+        name=name,
+        node=pod.spec.nodeName,
+        phase="Terminating" if pod.metadata.deletionTimestamp else status.phase or "Unknown",
+        since=status.startTime or pod.metadata.creationTimestamp,
+        restarts=sum(state.restartCount for state in states),
+        ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or []),
+        waiting=_waiting(states),
+        why_pending=tuple(_why_pending(pod, list(cluster.nodes()))) if is_pending else (),
+        fault=_last_fault(states),
+        staging=staging,
+        engine=engine,
+        events=tuple(_event_text(event) for event in events[-EVENTS_SHOWN:]),
+    )
+
+
+def _why_pending(pod: Pod, nodes: list[NodeFacts]) -> list[str]:
+    """The scheduler's own words, then why each node does not do."""
+    assert pod.spec is not None
+    conditions = (pod.status.conditions if pod.status else None) or []
+    said = [c.message for c in conditions if c.type == "PodScheduled" and c.status == "False" and c.message]
+    need = pod_need(pod.spec.to_dict())
+    return [
+        *(f"the scheduler says: {text}" for text in said),
+        *(f"{node.name}: {'; '.join(reasons)}" for node in nodes if (reasons := why_not(node, need))),
+    ]
+
+
+def _waiting(states: list[ContainerStatus]) -> str:
+    """What the first container that cannot run waits for; starting ones are no news."""
+    for state in states:
+        waiting = state.state.waiting if state.state else None
+        if waiting and waiting.reason not in (None, "PodInitializing", "ContainerCreating"):
+            return f"{state.name}: {waiting.reason}" + (f", {waiting.message}" if waiting.message else "")
+    return ""
+
+
+def _last_fault(states: list[ContainerStatus]) -> Fault | None:
+    """The latest end of a container that was not a success, this run's or the one before."""
+    ended = []
+    for state in states:
+        for when in (state.state, state.lastState):
+            if when and when.terminated and when.terminated.exitCode != 0:
+                ended.append(
+                    (
+                        when.terminated.finishedAt or datetime.min.replace(tzinfo=UTC),
+                        state.name,
+                        when.terminated,
+                    )
+                )
+    if not ended:
+        return None
+    _, name, last = max(ended, key=lambda item: item[0])
+    return Fault(name, last.exitCode, last.reason or "", (last.message or "").strip())
+
+
+def _event_text(event: Event) -> str:
+    when = event.lastTimestamp or event.eventTime
+    clock = when.astimezone(UTC).strftime("%H:%M:%S") if when else "--:--:--"
+    count = f" (x{event.count})" if (event.count or 1) > 1 else ""
+    return f"{clock} {event.reason}{count}: {' '.join((event.message or '').split())}"

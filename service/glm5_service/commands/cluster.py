@@ -1,0 +1,87 @@
+"""`glm5 cluster`: a cluster before the chart is installed, and a release after."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TextIO
+
+import click
+
+from glm5_service.commands.options import load_settings, settings_options
+from glm5_service.errors import ExitCode, SettingsError
+
+_context = click.option("--context", help="Context of the kubeconfig; unset takes the current one.")
+_namespace = click.option("--namespace", "-n", help="Namespace; unset takes the context's.")
+
+
+@click.group("cluster")
+def command() -> None:
+    """Check a cluster before installing, and follow an installed release."""
+    if importlib.util.find_spec("lightkube") is None:
+        raise SettingsError(
+            "the Kubernetes client is not installed",
+            "lightkube",
+            expected="glm5-service[cluster]",
+            remedy="Run `pip install 'glm5-service[cluster]'`.",
+        )
+
+
+@command.command("check")
+@click.argument("manifests", type=click.File("r"), default="-")
+@_context
+@_namespace
+def check(manifests: TextIO, context: str | None, namespace: str | None) -> int:
+    """Whether this cluster can take what `helm template` rendered into MANIFESTS (default: standard input).
+
+    helm template glm5 charts/glm5 -f values.yaml | glm5 cluster check -n llm
+    """
+    from glm5_service.cluster.api import Cluster
+    from glm5_service.cluster.check import findings
+    from glm5_service.cluster.screen import check_text
+    from glm5_service.cluster.wanted import read
+
+    wanted = read(manifests.read())
+    found = list(findings(wanted, Cluster(context, namespace).facts(wanted.secrets)))
+    click.echo(check_text(found))
+    return ExitCode.FIT if any(finding.level == "fail" for finding in found) else ExitCode.DONE
+
+
+@command.command("status")
+@click.option("--release", default="glm5", show_default=True, help="Name of the helm release.")
+@click.option("--watch", is_flag=True, help="Show it anew every two seconds.")
+@_context
+@_namespace
+def status(release: str, watch: bool, context: str | None, namespace: str | None) -> int:
+    """Phase, staging, backend, last failure and events of a release, on one screen.
+
+    Exit code 0 if every pod is ready, else 6.
+    """
+    from glm5_service.cluster.api import Cluster
+    from glm5_service.cluster.screen import status_text
+    from glm5_service.cluster.status import read_status
+
+    cluster = Cluster(context, namespace)
+    while True:
+        pods = read_status(cluster, release)
+        now = datetime.now(UTC)
+        if watch:
+            click.clear()
+            click.echo(f"{release} in {cluster.namespace}, {now:%H:%M:%S} UTC\n")
+        click.echo(status_text(pods, now))
+        if not watch:
+            return ExitCode.DONE if all(pod.ready for pod in pods) else ExitCode.ENGINE
+        sys.stdout.flush()
+        time.sleep(2)
+
+
+@command.command("events", hidden=True)
+@settings_options
+@click.pass_context
+def events(ctx: click.Context) -> None:
+    """Tell phase changes of this pod as Kubernetes Events (the chart's events container)."""
+    from glm5_service.cluster.events import run
+
+    run(load_settings(ctx).settings.run_dir)

@@ -1,0 +1,149 @@
+"""The cluster of the end-to-end steps: namespace, volume, model server; and the record of what each step took."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e import release as r
+from tests.support.chart import ROOT, tool
+
+RESULTS = ROOT / "tests" / "results" / "cluster-e2e.json"
+# a folder of the node for the volume, where the cluster makes none by itself
+LOCAL_VOLUME = Path(os.environ.get("GLM5_E2E_LOCAL_VOLUME", "/var/lib/glm5-e2e"))
+VALUES: dict[str, Any] = {
+    "images": {"registry": r.REGISTRY, "pullPolicy": os.environ.get("GLM5_E2E_PULL", "Never")},
+    "model": {"source": "http://models/glm5-demo/"},
+    # quick to notice a hang, since the test waits for it
+    "health": {"stallSeconds": 20, "canaryIdleSeconds": 10},
+    "settings": {"health": {"canary_timeout_seconds": 10}},
+    "events": {"enabled": True},
+    # the steps call the API through the kubelet
+    "networkPolicy": {"stagingPorts": [80]},
+}
+
+
+@dataclass
+class Record:
+    """Seconds and facts of every step, written as JSON when the session ends."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[dict[str, Any]]:
+        """Time a step; what is put into the yielded map is recorded with it."""
+        facts: dict[str, Any] = {}
+        started = time.monotonic()
+        yield facts
+        seconds = round(time.monotonic() - started, 1)
+        self.steps.append({"step": name, "seconds": seconds, **facts})
+        print(f"\n[{seconds:6.1f} s] {name} {facts or ''}", flush=True)
+
+
+@pytest.fixture(scope="session")
+def record() -> Iterator[Record]:
+    """The record of this session."""
+    found = Record()
+    yield found
+    server = json.loads(r.run(str(tool("kubectl")), "version", "-o", "json"))["serverVersion"]["gitVersion"]
+    RESULTS.parent.mkdir(exist_ok=True)
+    about = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "kubernetes": server,
+        "helm": r.HELM,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "steps": found.steps,
+    }
+    RESULTS.write_text(json.dumps(about, indent=1) + "\n")
+
+
+@pytest.fixture(scope="session")
+def values() -> Iterator[dict[str, Any]]:
+    """Values of the release, on a namespace with a model server and, if need be, a volume."""
+    if "KUBECONFIG" not in os.environ and not Path("~/.kube/config").expanduser().exists():
+        pytest.fail("no kubeconfig; expected KUBECONFIG. Start a cluster, such as tests/e2e/lab/cluster up.")
+    kubectl = str(tool("kubectl"))
+    r.run(kubectl, "create", "namespace", r.NAMESPACE)
+    chosen = dict(VALUES)
+    if not r.has_default_class():
+        r.run(kubectl, "apply", "-f", "-", stdin=json.dumps(local_volume()))
+        chosen["model"] = VALUES["model"] | {"volume": {"storageClass": "glm5-e2e"}}
+    r.apply(*model_server())
+    r.kubectl("rollout", "status", "deployment/models", "--timeout=180s")
+    yield chosen
+    if os.environ.get("GLM5_E2E_KEEP") != "1":
+        r.run(kubectl, "delete", "namespace", r.NAMESPACE, "--timeout=180s", check=False)
+        r.run(kubectl, "delete", "pv", "glm5-e2e", "--ignore-not-found", check=False)
+
+
+def local_volume() -> dict[str, Any]:
+    """A volume in a folder of the first node, as a local one so that fsGroup is applied."""
+    LOCAL_VOLUME.mkdir(parents=True, exist_ok=True)
+    nodes = json.loads(r.run(str(tool("kubectl")), "get", "nodes", "-o", "json"))["items"]
+    name = {"key": "kubernetes.io/hostname", "operator": "In", "values": [nodes[0]["metadata"]["name"]]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "glm5-e2e"},
+        "spec": {
+            "capacity": {"storage": "2Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "glm5-e2e",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "local": {"path": str(LOCAL_VOLUME)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [name]}]}},
+        },
+    }
+
+
+def model_server() -> list[dict[str, Any]]:
+    """The demo model behind HTTP: an init container with the files, the server as a script in a ConfigMap."""
+    labels = {"app": "models"}
+    script = (Path(__file__).parent / "model_server.py").read_text()
+    image = f"{r.REGISTRY}/glm5-e2e-models:1"
+    server = {
+        "name": "server",
+        "image": image,
+        "imagePullPolicy": VALUES["images"]["pullPolicy"],
+        "command": ["python3", "-u", "/script/model_server.py", "/models", "8080"],
+        "readinessProbe": {"httpGet": {"path": "/sent", "port": 8080}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "script", "mountPath": "/script"}],
+    }
+    pod = {
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [server],
+        "volumes": [{"name": "script", "configMap": {"name": "models"}}],
+    }
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "models"},
+            "data": {"model_server.py": script},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "models"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "models"},
+            "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": 8080}]},
+        },
+    ]
