@@ -10,7 +10,8 @@ from glm5_service.errors import ExitCode, Glm5Error, SettingsError
 from glm5_service.preflight import host
 from glm5_service.preflight.fit import Fit
 from glm5_service.preflight.report import Finding, Report
-from glm5_service.preflight.rules import RULES, Subject, find
+from glm5_service.preflight.rules import RULES, find
+from glm5_service.preflight.subject import Subject
 from glm5_service.settings import Settings
 
 # without these there is nothing to start; they cannot be skipped

