@@ -1,0 +1,130 @@
+"""Status as text, and changes as Events."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from lightkube.resources.core_v1 import Pod
+
+from glm5_service.cluster.events import Change, Watcher
+from glm5_service.cluster.screen import duration_text, status_text
+from glm5_service.cluster.status import Fault, PodStatus, read_status
+from glm5_service.errors import SourceError
+
+NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
+STATUS = PodStatus(
+    name="glm5-0", node="n", phase="Running", since=NOW - timedelta(minutes=3), restarts=1, ready=False, waiting="",
+    why_pending=(), fault=None, staging={}, engine={}, events=(),
+)  # fmt: skip
+
+
+class FakeCluster:
+    """Answers with given pods and no more."""
+
+    namespace = "llm"
+
+    def __init__(self, *pods: Pod) -> None:
+        self._pods = list(pods)
+
+    def pods(self, release: str) -> list[Pod]:
+        return self._pods
+
+    def events_of(self, pod: str) -> list[object]:
+        return []
+
+    def nodes(self) -> list[object]:
+        return []
+
+    def run_dir(self, pod: str, container: str) -> tuple[dict[str, object], dict[str, object]]:
+        return {"phase": "fetching"}, {}
+
+
+def pod(**status: object) -> Pod:
+    return Pod.from_dict(
+        {"metadata": {"name": "glm5-0"}, "spec": {"nodeName": "n", "containers": []}, "status": status}
+    )
+
+
+def terminated(code: int, message: str, finished: str) -> dict[str, object]:
+    return {"terminated": {"exitCode": code, "reason": "Error", "message": message, "finishedAt": finished}}
+
+
+def test_last_failure_is_the_latest_of_all_containers() -> None:
+    """The last container that ended badly is shown, also if it runs again."""
+    found = pod(
+        initContainerStatuses=[{"name": "stage", "restartCount": 1, "image": "", "imageID": "", "ready": True,
+            "state": terminated(0, "", "2026-11-29T11:00:00Z"),
+            "lastState": terminated(3, "Unreachable: no route", "2026-11-29T10:00:00Z")}],
+        containerStatuses=[{"name": "engine", "restartCount": 2, "image": "", "imageID": "", "ready": False,
+            "state": {"running": {}}, "lastState": terminated(6, "engine ended", "2026-11-29T11:30:00Z")}],
+    )  # fmt: skip
+    status = read_status(FakeCluster(found), "glm5")[0]  # type: ignore[arg-type]
+
+    assert status.fault == Fault("engine", 6, "Error", "engine ended")
+    assert status.restarts == 3
+
+
+def test_release_without_pods_is_an_error() -> None:
+    """A release that has no pod is named, with where to look."""
+    with pytest.raises(SourceError, match="no pod of the release: glm5 in namespace llm"):
+        read_status(FakeCluster(), "glm5")  # type: ignore[arg-type]
+
+
+def test_screen_tells_staging_with_its_end() -> None:
+    """While staging the screen has share, rate and time left."""
+    staging = {
+        "phase": "fetching", "present_bytes": 100_500_000_000, "total_bytes": 402_000_000_000,
+        "bytes_per_second": 1_200_000_000, "eta_seconds": 251,
+    }  # fmt: skip
+    text = status_text([PodStatus(**{**vars(STATUS), "staging": staging})], NOW)
+
+    assert "staging       fetching, 25% of 402.00 GB, 1200.0 MB/s, about 4 min 11 s left" in text
+
+
+def test_screen_tells_phase_backend_and_failure() -> None:
+    """The engine's phase, its backends by rank, what is expected, and the last failure are on the screen."""
+    engine = {
+        "phase": "warming", "since": (NOW - timedelta(seconds=5)).isoformat(), "reason": "the first token is awaited",
+        "remedy": "One token comes.", "phases": [{"phase": "loading", "seconds": 61}],
+        "attested_backends": ["A", "B"], "expected_backend": "A",
+    }  # fmt: skip
+    fault = Fault("engine", 6, "Error", "line one\nthe engine ended")
+    text = status_text([PodStatus(**{**vars(STATUS), "engine": engine, "fault": fault})], NOW)
+
+    assert "phase         warming for 5 s: the first token is awaited" in text
+    assert "so far        loading 1 min 01 s" in text
+    assert "backend       rank 0 A, rank 1 B (expected A)" in text
+    assert "last failure  engine ended with 6: the engine ended" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.6, "1 min 00 s"), (3725, "1 h 02 min"), (-1, "0 s")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    """Durations have at most two units."""
+    assert duration_text(seconds) == text
+
+
+def test_watcher_tells_each_change_once(tmp_path: Path) -> None:
+    """A phase is told when it begins, a failure as a warning, and a half-written file not at all."""
+    watcher = Watcher(tmp_path)
+    staging = tmp_path / "staging.json"
+    told: list[list[Change]] = [list(watcher.changes())]
+    for state in ({"phase": "fetching", "total_bytes": 4e9, "source": "hf://a/b"}, {"phase": "fetching"}, {
+        "phase": "failed", "message": "OutOfSpace: 3 GB missing",
+    }):  # fmt: skip
+        staging.write_text(json.dumps(state))
+        told.append(list(watcher.changes()))
+    staging.write_text("{")
+    told.append(list(watcher.changes()))
+
+    assert told == [
+        [],
+        [Change("StagingFetching", "fetching, 4.00 GB of hf://a/b", False)],
+        [],
+        [Change("StagingFailed", "OutOfSpace: 3 GB missing", True)],
+        [],
+    ]
