@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from glm5_service.preflight.pci import redirecting_bridges
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -31,6 +33,7 @@ class Host:
     cuda: tuple[int, int] | None
     peer_access: bool | None
     iommu_groups: int
+    acs_bridges: int | None
     shm_bytes: int
     available_bytes: int
     open_files: int
@@ -50,6 +53,7 @@ def look() -> Host:
         cuda=cuda,
         peer_access=peers,
         iommu_groups=len(list(groups.iterdir())) if groups.is_dir() else 0,
+        acs_bridges=redirecting_bridges(),
         shm_bytes=shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else 0,
         available_bytes=_available_bytes(),
         open_files=_unlimited(open_files),

@@ -101,7 +101,8 @@ def all_reduce(subject: Subject) -> Finding:
         return passed("one rank exchanges nothing")
     host = subject.host
     links = "NVLink" if host.gpus and all(gpu.has_nvlink for gpu in host.gpus[:ranks]) else "PCIe"
-    facts = f"{links}, peer access {host.peer_access}, {host.iommu_groups} IOMMU groups"
+    acs = "unknown" if host.acs_bridges is None else f"on {host.acs_bridges} bridges"
+    facts = f"{links}, peer access {host.peer_access}, {host.iommu_groups} IOMMU groups, ACS {acs}"
     backend = "nccl" if subject.profile == "cuda" else "gloo"
     outcome = subject.all_reduce(ranks, backend, subject.settings.preflight.all_reduce_seconds)
     if outcome.error is not None:
@@ -111,9 +112,7 @@ def all_reduce(subject: Subject) -> Finding:
             expected=f"an end within {subject.settings.preflight.all_reduce_seconds:g} s",
             remedy="Turn IOMMU and ACS off in the BIOS or with iommu=off, or set NCCL_P2P_DISABLE=1.",
         )
-    if links == "PCIe" and host.iommu_groups and backend == "nccl":
-        return warned(
-            f"done in {outcome.seconds:.1f} s, but {facts}",
-            "Turn the IOMMU off: transfers may hang under it.",
-        )
+    if links == "PCIe" and (host.iommu_groups or host.acs_bridges) and backend == "nccl":
+        remedy = "Turn IOMMU and ACS off: transfers between GPUs may hang or go through the root complex."
+        return warned(f"done in {outcome.seconds:.1f} s, but {facts}", remedy)
     return passed(f"{ranks} ranks in {outcome.seconds:.1f} s ({facts})")

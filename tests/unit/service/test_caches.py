@@ -12,7 +12,7 @@ from glm5_service.engine import caches
 from glm5_service.preflight.host import Gpu, Host
 
 GPU = Gpu("RTX PRO 6000", 1, 1, (12, 0), False)
-HOST = Host((GPU,), "595.1", (13, 2), True, 0, 0, 0, 0, 0)
+HOST = Host((GPU,), "595.1", (13, 2), True, 0, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(

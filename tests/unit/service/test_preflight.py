@@ -25,7 +25,7 @@ from glm5_service.staging.manifest import FileRecord, Manifest, ModelSummary
 
 GIB = 1024**3
 GPU = Gpu("NVIDIA RTX PRO 6000 Blackwell", 96 * GIB, 96 * GIB, (12, 0), False)
-HOST = Host((GPU,) * 8, "595.1", (13, 2), True, 0, 64 * GIB, 500 * GIB, 65536, 2**63 - 1)
+HOST = Host((GPU,) * 8, "595.1", (13, 2), True, 0, 0, 64 * GIB, 500 * GIB, 65536, 2**63 - 1)
 # GLM-5 as a 402 GiB Q4_K mix
 GLM5 = GgufFacts(
     schema_=1,
@@ -144,6 +144,7 @@ def test_a_fit_host_passes(rule: str, tmp_path: Path) -> None:
         ("limits", replace(HOST, locked_bytes=65536), {}, "warn", "locked memory is limited to 65536 bytes"),
         ("folders", HOST, {"cache_dir": "/proc/cache"}, "fail", "cannot write to cache_dir: /proc/cache"),
         ("all-reduce", replace(HOST, iommu_groups=40), {}, "warn", "PCIe, peer access True, 40 IOMMU groups"),
+        ("all-reduce", replace(HOST, acs_bridges=3), {}, "warn", "0 IOMMU groups, ACS on 3 bridges"),
         ("ports", HOST, {"engine.host": "203.0.113.9"}, "fail", "cannot listen: 203.0.113.9:18765"),
     ],
 )  # fmt: skip

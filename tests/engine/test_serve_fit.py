@@ -1,0 +1,49 @@
+"""The fit estimate against what the engine reports for synthetic files."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from tests.support.engine import EngineRun, run_engine
+from tests.support.results import record
+from tests.support.tiny_gguf import write_tiny
+from tests.support.tiny_spec import TinySpec
+
+from glm5_service.engine.inspect import inspect_model
+from glm5_service.engine.logwatch import LogFacts, read_line
+from glm5_service.preflight import fit
+
+pytestmark = pytest.mark.engine
+
+GIB = 1024**3
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "dtype", "dtype_bytes"),
+    [
+        ("five-layers-two-shared-indexers", TinySpec(layers=5, shared_layers=(1, 3)), "bfloat16", 2),
+        ("four-layers-mtp-float32", TinySpec(layers=4, mtp=True), "float32", 4),
+    ],
+)
+def test_kv_tokens_are_estimated_within_5_percent(
+    tmp_path: Path, name: str, spec: TinySpec, dtype: str, dtype_bytes: int
+) -> None:
+    """Layers, shared indexers, a set-aside MTP block and the type all count as they do in the engine."""
+    tiny = write_tiny(tmp_path / "gguf", spec)
+    hf = tmp_path / "hf"
+    hf.mkdir()
+    (hf / "config.json").write_text(json.dumps(tiny.hf_config))
+    gguf = inspect_model(tiny.path).gguf
+    assert gguf is not None
+    need = fit.demand(gguf, "cpu", 1, dtype_bytes, "auto", True)
+    arguments = {"dtype": dtype, "tokenizer": str(hf), "skip_tokenizer_init": True, "max_model_len": 1024}
+
+    run_engine(EngineRun(str(tiny.path), [[1, 2, 3]], max_tokens=1, engine=arguments), tmp_path)
+
+    reported = reduce(read_line, (tmp_path / "engine.log").read_text().splitlines(), LogFacts()).kv_tokens
+    estimated = GIB // need.kv_per_token
+    record(f"fit-{name}", {"estimated_tokens_per_gib": estimated, "reported_tokens_per_gib": reported})
+    assert estimated == pytest.approx(reported, rel=0.05)
