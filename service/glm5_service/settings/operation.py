@@ -53,7 +53,7 @@ class PreflightSettings(Section):
     """Run the checks before the engine starts; a failed one ends the start."""
     skip: Words = Field(default=[])
     """Names of checks that are left out."""
-    all_reduce_seconds: Seconds = 60
+    all_reduce_seconds: Seconds = 120
     """How long the all-reduce over all GPUs may take before it counts as hung."""
 
 

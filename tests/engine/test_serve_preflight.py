@@ -1,4 +1,4 @@
-"""The fit estimate against what the engine reports for synthetic files."""
+"""Preflight against reality: the estimate against what the engine reports, and an all-reduce of real ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.tiny_spec import TinySpec
 
 from glm5_service.engine.inspect import inspect_model
 from glm5_service.engine.logwatch import LogFacts, read_line
-from glm5_service.preflight import fit
+from glm5_service.preflight import allreduce, fit
 
 pytestmark = pytest.mark.engine
 
@@ -47,3 +47,9 @@ def test_kv_tokens_are_estimated_within_5_percent(
     estimated = GIB // need.kv_per_token
     record(f"fit-{name}", {"estimated_tokens_per_gib": estimated, "reported_tokens_per_gib": reported})
     assert estimated == pytest.approx(reported, rel=0.05)
+
+
+def test_all_reduce_of_real_ranks() -> None:
+    """Two processes with torch add up their vectors, through gloo where there is no GPU."""
+    outcome = allreduce.run(2, "gloo", 120)
+    assert outcome.error is None
