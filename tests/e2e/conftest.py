@@ -27,8 +27,8 @@ VALUES: dict[str, Any] = {
     "health": {"stallSeconds": 20, "canaryIdleSeconds": 10},
     "settings": {"health": {"canary_timeout_seconds": 10}},
     "events": {"enabled": True},
-    # the steps call the API through the kubelet
-    "networkPolicy": {"stagingPorts": [80]},
+    # a policy sees the port of the pod behind a Service
+    "networkPolicy": {"stagingPorts": [8080]},
 }
 
 
