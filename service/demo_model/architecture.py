@@ -28,7 +28,7 @@ def config(tokenizer: PreTrainedTokenizerFast) -> GlmMoeDsaConfig:
         num_attention_heads=4,
         num_key_value_heads=4,
         rope_interleave=True,
-        # a question with its answer is longer than 64 tokens as a rule, so the selection is at work in the demo
+        # a conversation, a system prompt or a tool is longer than 64 tokens, so the selection is at work in the demo
         index_topk=64,
         index_n_heads=32,
         index_head_dim=128,
