@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import subprocess
@@ -10,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from tests.support.glm5_command import start_glm5
 
@@ -39,11 +38,16 @@ class Serving:
 
     def probe(self, name: str) -> tuple[int, dict[str, Any]]:
         """Status and body of a probe; 0 if nothing answers."""
+        # not httpx, which reads all certificate authorities for every new client
+        connection = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=5)
         try:
-            answer = httpx.get(f"http://127.0.0.1:{self.health_port}/{name}", timeout=5, trust_env=False)
-        except httpx.HTTPError:
+            connection.request("GET", f"/{name}")
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        except (OSError, http.client.HTTPException):
             return 0, {}
-        return answer.status_code, answer.json()
+        finally:
+            connection.close()
 
     def status(self) -> dict[str, Any]:
         """The whole state."""
@@ -64,7 +68,7 @@ class Serving:
         while not condition():
             waited = time.monotonic() - started
             assert waited < timeout, f"not within {timeout} s: {self.status()} {self.log()[-3000:]}"
-            time.sleep(0.05)
+            time.sleep(0.1)
         return time.monotonic() - started
 
     def until_ready(self, timeout: float) -> float:
