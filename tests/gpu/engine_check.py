@@ -1,6 +1,6 @@
 """Runs engines with this backend beside stock's and compares what they say: engine_check.py GROUP FOLDER [GPU ...]
 
-Each run is a process of its own (engine_run.py) on one of the named cards, two at a time a card where no rate is
+Each run is a process of its own (engine_run.py) on one of the named cards, three at a time a card where no rate is
 measured. FOLDER keeps each run's output and summary-GROUP.json.
 """
 
@@ -144,7 +144,7 @@ def summarize(folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     group, target = sys.argv[1], Path(sys.argv[2])
     target.mkdir(parents=True, exist_ok=True)
-    run_all(GROUPS[group], target, sys.argv[3:] or ["0"], at_once=1 if group != "modes" else 2)
+    run_all(GROUPS[group], target, sys.argv[3:] or ["0"], at_once=3 if group == "modes" else 1)
     summary = summarize(target)
     (target / f"summary-{group}.json").write_text(json.dumps(summary, indent=1))
     for pair, comparison in summary["comparisons"].items():

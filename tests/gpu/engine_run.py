@@ -35,7 +35,7 @@ class EngineRun:
     dtype: str = "bfloat16"
     batched_tokens: int = 4096
     measure_rate: bool = False
-    memory: float = 0.4
+    memory: float = 0.28
     environment: dict[str, str] = field(default_factory=dict)
 
 

@@ -55,8 +55,8 @@ class LaunchConfig:
 class Architecture:
     """The tiles of one architecture and KV format.
 
-    `by_splits` holds (least splits, tile), tried in order. `many_rows` serves from `MANY_PROGRAMS` programs up, where
-    the card is full without splits, and `many_heads` more than 32 heads from `MANY_HEADS_ROWS` rows up.
+    `by_splits` holds (least splits, tile), tried in order. `many_rows` serves where there are more programs than
+    multiprocessors, and `many_heads` more than 32 heads from `MANY_HEADS_ROWS` rows up.
     """
 
     by_splits: tuple[tuple[int, Tile], ...]
@@ -64,27 +64,27 @@ class Architecture:
     many_heads: Tile | None = None
 
 
-MANY_PROGRAMS = 384
 MANY_HEADS_ROWS = 16
 
-# fp8 tiles wait in registers, not in the compiler's pipeline: one stage
-_FP8 = Architecture(((1, Tile(32, 1, 8)),), Tile(32, 1, 8))
+# measured on an H200 (tests/results/attention_tiles_h200.json): each entry was the fastest tried, or within 3% of it
 _SM90 = {
     KVFormat.WIDE: Architecture(
-        by_splits=((64, Tile(32, 3, 4)), (16, Tile(64, 3, 4)), (2, Tile(64, 5, 4)), (1, Tile(32, 5, 4))),
+        by_splits=((64, Tile(32, 3, 4)), (32, Tile(64, 3, 4)), (16, Tile(32, 5, 4)), (1, Tile(64, 5, 4))),
         many_rows=Tile(64, 3, 4),
         many_heads=Tile(64, 3, 8, heads=64),
     ),
-    KVFormat.FP8: _FP8,
-    KVFormat.FP8_GROUPED: _FP8,
+    # one stage: the next tile waits in registers
+    KVFormat.FP8: Architecture(((1, Tile(32, 1, 4)),), Tile(32, 1, 4)),
+    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 3, 4)),), Tile(32, 3, 4)),
 }
-# 99 KiB of shared memory a program (SM86, SM89, SM120): two tiles of 32 slots fit once
+# never timed: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once, and an fp8 tile
+# leaves no registers free with 4 warps
 _SMALL_MEMORY = {
     KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(32, 5, 4)),
-    KVFormat.FP8: _FP8,
-    KVFormat.FP8_GROUPED: _FP8,
+    KVFormat.FP8: Architecture(((1, Tile(32, 1, 8)),), Tile(32, 1, 8)),
+    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 1, 8)),), Tile(32, 1, 8)),
 }
-# no fp8 conversion in hardware, so no fp8 cache
+# never timed; no fp8 conversion in hardware, so no fp8 cache
 _SM80 = {KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(64, 3, 4))}
 ARCHITECTURES: dict[str, dict[KVFormat, Architecture]] = {
     "sm80": _SM80,
@@ -129,10 +129,9 @@ def choose(
         return LaunchConfig(tile, BATCH_INVARIANT_SPLITS, overlap)
     many_heads = table.many_heads if heads > 32 and rows >= MANY_HEADS_ROWS else None
     programs = rows * triton.cdiv(heads, (many_heads or table.many_rows).heads)
-    if programs >= MANY_PROGRAMS:
+    if programs > multiprocessors:
         return LaunchConfig(many_heads or table.many_rows, 1, overlap)
-    wanted = min(MAX_SPLITS, max(1, multiprocessors // programs))
-    splits = 1 << (wanted.bit_length() - 1)
+    splits = 1 << (min(MAX_SPLITS, multiprocessors // programs).bit_length() - 1)
     while True:
         tile = many_heads or next(tile for least, tile in table.by_splits if least <= splits)
         if splits == 1 or splits * tile.slots <= width:

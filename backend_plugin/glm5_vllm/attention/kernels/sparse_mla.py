@@ -68,14 +68,17 @@ def _load_tile(
 
 
 @triton.jit
-def _dequantized(b_latent, b_scale, DTYPE: tl.constexpr, BN: tl.constexpr, GROUPED: tl.constexpr):
-    """Latent [BN, 512] in the activation's type; through float32, where the hardware converts fp8 fast."""
+def _dequantized(
+    latent, scale, rope, DTYPE: tl.constexpr, BN: tl.constexpr, IS_FP8: tl.constexpr, GROUPED: tl.constexpr
+):
+    """Latent [BN, 512] and rope [BN, 64] in the activation's type; fp8 through float32, which hardware does fast."""
     if GROUPED:
-        b_grouped = (
-            tl.reshape(b_latent.to(tl.float32), [BN, _GROUPS, _LATENT // _GROUPS]) * b_scale[:, :, None]
-        )
-        return tl.reshape(b_grouped.to(DTYPE), [BN, _LATENT])
-    return b_latent.to(tl.float32).to(DTYPE)
+        # [BN, 4, 128]
+        b_grouped = tl.reshape(latent.to(tl.float32), [BN, _GROUPS, _LATENT // _GROUPS]) * scale[:, :, None]
+        return tl.reshape(b_grouped.to(DTYPE), [BN, _LATENT]), rope
+    if IS_FP8:
+        return latent.to(tl.float32).to(DTYPE), rope.to(tl.float32).to(DTYPE)
+    return latent.to(DTYPE), rope.to(DTYPE)
 
 
 @triton.jit
@@ -176,32 +179,25 @@ def attend_kernel(  # noqa: PLR0915  one loop with its prologue and epilogue; pa
     b_sum = tl.zeros([BH], tl.float32)
     b_acc = tl.zeros([BH, _LATENT], tl.float32)
     DTYPE: tl.constexpr = q_latent.dtype.element_ty
-    if IS_FP8:
+    if STAGES == 1:
         # an fp8 tile is small enough to wait in registers while the one before it is computed; the compiler's
-        # pipeline would not take it, because it has to be converted first
+        # pipeline leaves it out, because it has to be converted before the products
         latent, scale, rope, is_valid = _load_tile(kv, p_index, kv_row, start, end, DTYPE, BN, GROUPED)
-        for i_tile in tl.range(start, end, BN, num_stages=STAGES):
+        for i_tile in tl.range(start, end, BN, num_stages=1):
             next_latent, next_scale, next_rope, is_next_valid = _load_tile(
                 kv, p_index, kv_row, i_tile + BN, end, DTYPE, BN, GROUPED
             )
-            b_latent = _dequantized(latent, scale, DTYPE, BN, GROUPED)
+            b_latent, b_rope = _dequantized(latent, scale, rope, DTYPE, BN, IS_FP8, GROUPED)
             b_max, b_sum, b_acc = _attend_tile(
-                b_q_latent, b_q_rope, b_latent, rope.to(DTYPE), is_valid, b_max, b_sum, b_acc, score_scale
+                b_q_latent, b_q_rope, b_latent, b_rope, is_valid, b_max, b_sum, b_acc, score_scale
             )
             latent, scale, rope, is_valid = next_latent, next_scale, next_rope, is_next_valid
     else:
         for i_tile in tl.range(start, end, BN, num_stages=STAGES):
-            b_latent, _, b_rope, is_valid = _load_tile(kv, p_index, kv_row, i_tile, end, DTYPE, BN, GROUPED)
+            latent, scale, rope, is_valid = _load_tile(kv, p_index, kv_row, i_tile, end, DTYPE, BN, GROUPED)
+            b_latent, b_rope = _dequantized(latent, scale, rope, DTYPE, BN, IS_FP8, GROUPED)
             b_max, b_sum, b_acc = _attend_tile(
-                b_q_latent,
-                b_q_rope,
-                b_latent.to(DTYPE),
-                b_rope.to(DTYPE),
-                is_valid,
-                b_max,
-                b_sum,
-                b_acc,
-                score_scale,
+                b_q_latent, b_q_rope, b_latent, b_rope, is_valid, b_max, b_sum, b_acc, score_scale
             )
 
     b_divisor = tl.where(b_sum > 0, b_sum, 1.0)
