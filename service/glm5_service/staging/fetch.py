@@ -13,6 +13,7 @@ from glm5_service.staging.blocks import Window
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import Stopped, Transient
+from glm5_service.staging.landing import Landing
 from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.pace import Pace
 from glm5_service.staging.partial import Partial
@@ -24,9 +25,11 @@ from glm5_service.staging.sources.base import Source, Stream
 from glm5_service.staging.transfers import Claim, Transfer, Transfers
 from glm5_service.staging.volume import Volume
 
-READ_BYTES = 1 << 20
+# as much as stays in a core's cache while it is hashed and copied on
+READ_BYTES = 256 << 10
+READ_BACK_BYTES = 1 << 20
 # room for arriving bytes over all workers; large writes, and still far from the memory a small container has
-WINDOW_BYTES, ALL_WINDOWS_BYTES = 4 << 20, 96 << 20
+WINDOW_BYTES, ALL_WINDOWS_BYTES = 2 << 20, 96 << 20
 # a slow connection's bytes are written and journalled at least so often
 FLUSH_SECONDS = 1.0
 CHECKPOINT_SECONDS = 30.0
@@ -114,23 +117,32 @@ class Fetch:
     # workers
 
     def _work(self) -> None:
-        window = Window(max(READ_BYTES, min(WINDOW_BYTES, ALL_WINDOWS_BYTES // self._settings.connections)))
+        share = ALL_WINDOWS_BYTES // (2 * self._settings.connections)
+        landing = Landing(
+            max(READ_BACK_BYTES, min(WINDOW_BYTES, share)), f"{threading.current_thread().name}-lands"
+        )
+        try:
+            self._work_with(landing)
+        finally:
+            landing.close()
+
+    def _work_with(self, landing: Landing) -> None:
         while (claim := self._transfers.claim()) is not None:
             try:
-                self._bring(claim, window)
+                self._bring(claim, landing)
             finally:
                 self._transfers.release(claim)
             if claim.transfer.is_complete and claim.transfer.hashing.acquire(blocking=False):
                 self._finish(claim.transfer)
 
-    def _bring(self, claim: Claim, window: Window) -> None:
+    def _bring(self, claim: Claim, landing: Landing) -> None:
         """One part, in as many requests as it takes."""
         attempt, file = 0, claim.transfer.partial.file
         while claim.position < claim.end and not claim.is_stale:
             self._patience.wait_turn()
             before = claim.position
             try:
-                self._copy(claim, window)
+                self._copy(claim, landing)
             except Transient as fault:
                 # without ranges the next attempt starts at byte 0, so progress is no progress
                 has_progressed = claim.position > before and not claim.transfer.sequential
@@ -140,7 +152,7 @@ class Fetch:
                 )
                 self._patience.failed(fault, attempt, f"fetching {file.name}")
 
-    def _copy(self, claim: Claim, window: Window) -> None:
+    def _copy(self, claim: Claim, landing: Landing) -> None:
         """One request."""
         file = claim.transfer.partial.file
         stream = self._sources[file.name].open(file, claim.position, claim.end)
@@ -153,19 +165,18 @@ class Fetch:
                     return
                 self._progress.lost(lost)
                 self._progress.say(f"{file.name} starts at byte 0: its server does not serve ranges")
-            self._pump(stream, claim, window)
+            self._pump(stream, claim, landing)
         finally:
             with self._guard:
                 self._streams.discard(stream)
             stream.close(finished=claim.position == claim.end)
 
-    def _pump(self, stream: Stream, claim: Claim, window: Window) -> None:
-        partial, epoch = claim.transfer.partial, claim.epoch
-        pace, flushed_at = Pace(self._settings, self._clock), self._clock.monotonic()
-        window.restart(claim.position)
+    def _pump(self, stream: Stream, claim: Claim, landing: Landing) -> None:
+        pace, turned_at = Pace(self._settings, self._clock), self._clock.monotonic()
+        landing.aim(claim.transfer.partial, claim.epoch, claim.position)
         try:
             while claim.position < claim.end:
-                data = stream.read(min(self._read_bytes, claim.end - claim.position, window.room))
+                data = stream.read(min(self._read_bytes, claim.end - claim.position, landing.room))
                 if self._halt.is_set():
                     raise Stopped
                 if claim.is_stale:
@@ -173,19 +184,18 @@ class Fetch:
                 if not data:
                     raise Transient(Reason.UNREACHABLE, "body ended early")
                 self._lock.check()
-                window.put(data)
+                landing.put(data)
                 self._hash(claim, data)
                 claim.position += len(data)
                 now = self._clock.monotonic()
-                if not window.room or now - flushed_at > FLUSH_SECONDS:
-                    partial.write(window, epoch)
-                    window.restart(claim.position)
-                    flushed_at = now
+                if not landing.room or now - turned_at > FLUSH_SECONDS:
+                    landing.turn()
+                    turned_at = now
                 self._progress.fetched(len(data))
                 pace.check(len(data), self._limit.spend(len(data)))
         finally:
             if not self._over.is_set():
-                partial.write(window, epoch)
+                landing.drain()
 
     def _hash(self, claim: Claim, data: bytes) -> None:
         """Hash bytes as they arrive if they are the next ones of their file; else a hasher will read them back."""
@@ -204,7 +214,7 @@ class Fetch:
     # hashers
 
     def _catch_up(self) -> None:
-        window = Window(READ_BYTES)
+        window = Window(READ_BACK_BYTES)
         while (transfer := self._transfers.next_lagging()) is not None:
             try:
                 content, epoch = transfer.content, transfer.partial.epoch
