@@ -66,7 +66,8 @@ class Gate:
         self.traffic = Traffic()
         if not log.handlers:
             handler = logging.StreamHandler(sys.stderr)
-            handler.setFormatter(logging.Formatter("glm5 %(levelname)s %(message)s"))
+            form = "glm5 %(levelname)s %(asctime)s %(message)s"
+            handler.setFormatter(logging.Formatter(form, "%m-%d %H:%M:%S"))
             log.addHandler(handler)
             log.setLevel(logging.INFO)
             log.propagate = False

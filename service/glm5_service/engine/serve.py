@@ -23,7 +23,11 @@ log = logging.getLogger("glm5")
 
 def serve(settings: Settings) -> ExitCode:
     """Serve until told to stop; raises a Glm5Error before the engine starts if it should not be started."""
-    logging.basicConfig(level=settings.log.level.upper(), format="glm5 %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=settings.log.level.upper(),
+        format="glm5 %(levelname)s %(asctime)s %(message)s",
+        datefmt="%m-%d %H:%M:%S",  # as vLLM writes it
+    )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     report, cleared = clear(settings)
     for finding in report.findings:
