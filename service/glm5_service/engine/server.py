@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fastapi import FastAPI, Response
 from pydantic import AwareDatetime, BaseModel, Field
 
 from glm5_service import __version__
+from glm5_service.errors import EngineError
 from glm5_service.rundir import EngineState, Phase
 
 
@@ -95,13 +97,20 @@ class HealthServer:
             application(board), host=host, port=port, log_level="warning", access_log=False, lifespan="off"
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._server.serve()), name="health", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, name="health", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begin to answer; raises EngineError if it cannot listen."""
         self._thread.start()
+        while not self._server.started:
+            if not self._thread.is_alive():
+                address = f"{self._server.config.host}:{self._server.config.port}"
+                raise EngineError("the health server cannot listen", address, expected="a free port")
+            time.sleep(0.01)
+
+    def _serve(self) -> None:
+        with contextlib.suppress(SystemExit):  # uvicorn's answer to a port it cannot have
+            asyncio.run(self._server.serve())
 
     def stop(self) -> None:
         """Stop answering."""

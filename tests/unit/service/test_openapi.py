@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +12,8 @@ import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 
-from glm5_service.engine.server import Board, application
+from glm5_service.engine.server import Board, HealthServer, application
+from glm5_service.errors import EngineError
 from glm5_service.rundir import EngineState
 
 STATES = {
@@ -60,3 +62,14 @@ def test_probes_follow_the_state_and_a_stale_board_fails_them_all() -> None:
     board.assessed_at -= 61
     answer = client.get("/livez")
     assert (answer.status_code, "the supervisor has not looked for 61 s" in answer.text) == (503, True)
+
+
+def test_a_port_that_is_taken_is_an_error() -> None:
+    """An engine whose probes nobody can ask is not started."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        server = HealthServer(Board(STATES["ready"], 60, time.monotonic()), "127.0.0.1", port)
+        with pytest.raises(EngineError, match=f"the health server cannot listen: 127.0.0.1:{port}"):
+            server.start()
