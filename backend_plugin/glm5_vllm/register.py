@@ -32,8 +32,16 @@ def register() -> None:
 
         registration.register_backend()
         registration.prefer_backend()
+        _choose_indexer_logits(current_platform.get_device_capability())
     patches.apply_all()
 
     from glm5_vllm.gguf.loader import register_loader
 
     register_loader()
+
+
+def _choose_indexer_logits(capability: tuple[int, int] | None) -> None:
+    from glm5_vllm.indexer import fallback
+
+    if capability is not None and fallback.needs_triton_logits(tuple(capability), fallback.has_nvcc()):
+        fallback.use_triton_logits()

@@ -29,6 +29,7 @@ from glm5_vllm.attention.kernels.configs import (
     choose,
 )
 from glm5_vllm.attention.kernels.sparse_mla import attend_kernel, merge_kernel
+from glm5_vllm.indexer.kernels import gathered_logits_kernel, paged_logits_kernel
 
 # capability: (shared memory a program may have, shared memory of a multiprocessor, its registers, multiprocessors)
 LIMITS = {
@@ -45,7 +46,16 @@ INTEGERS = [
     *("q_latent_row", "q_latent_head", "q_rope_row", "q_rope_head"),
     *("kv_row", "index_row", "table_row"),
 ]
-DIVISIBLE = {"width", "q_latent_row", "q_latent_head", "q_rope_row", "q_rope_head", "kv_row", "index_row"}
+DIVISIBLE = {
+    "width",
+    "q_latent_row",
+    "q_latent_head",
+    "q_rope_row",
+    "q_rope_head",
+    "kv_row",
+    "index_row",
+    "block_bytes",
+}
 POINTERS = {
     "index": "*i32",
     "counts": "*i32",
@@ -56,9 +66,31 @@ POINTERS = {
 PARTS = {"lse": "*fp32", "part_out": "*fp32", "part_lse": "*fp32"}
 
 
+INDEXER = {
+    "indexer gathered": (
+        gathered_logits_kernel,
+        {"q": "*fp8e4nv", "keys": "*fp8e4nv", "scales": "*fp32", "weights": "*fp32", "first": "*i32"}
+        | {"last": "*i32", "logits": "*fp32", "rows": "i32", "logits_row": "i32"},
+        {"HEADS": 32, "DIM": 128, "BM": 64, "BN": 128},
+    ),
+    "indexer paged": (
+        paged_logits_kernel,
+        {"q": "*fp8e4nv", "cache": "*u8", "weights": "*fp32", "lengths": "*i32", "block_table": "*i32"}
+        | {
+            "logits": "*fp32",
+            "table_row": "i32",
+            "table_width": "i32",
+            "block_bytes": "i32",
+            "logits_row": "i32",
+        },
+        {"HEADS": 32, "DIM": 128, "ROWS": 4, "PAGE": 64},
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One compilation of the attention kernel, or of the merge kernel where `slots` is 0."""
+    """One compilation of the attention kernel; where `slots` is 0, of the kernel that `kv` names."""
 
     capability: int
     kv: str
@@ -126,14 +158,19 @@ def variants() -> list[Variant]:
                             tile.heads,
                         )
                     )
-        found.append(Variant(capability, "", "bf16", False, MAX_SPLITS, 0, 0, 2, 0))
+        found.append(Variant(capability, "merge", "bf16", False, MAX_SPLITS, 0, 0, 2, 0))
+        if capability >= 89:
+            found += [Variant(capability, name, "bf16", False, 1, 0, 0, 4, 32) for name in INDEXER]
     return sorted(found, key=str)
 
 
 def source_of(v: Variant) -> ASTSource:
     pointer = f"*{v.activation}"
     overlap = v.capability >= 90
-    if v.slots == 0:
+    if v.kv in INDEXER:
+        kernel, arguments, constants = INDEXER[v.kv]
+        signature = dict(arguments)
+    elif v.slots == 0:
         signature = {"part_out": "*fp32", "part_lse": "*fp32", "out": pointer, "lse": "*fp32", "heads": "i32"}
         constants = {"SPLITS": v.splits, "BD": 128, "PDL": overlap}
         kernel = merge_kernel

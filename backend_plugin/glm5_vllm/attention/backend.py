@@ -102,12 +102,15 @@ class TritonMLASparseBackend(AttentionBackend):
         use_mm_prefix: bool,
         device_capability: DeviceCapability,
     ) -> str | None:
-        kv_format = kv_format_named(kv_cache_dtype)
-        if kv_format not in supported_formats((device_capability.major, device_capability.minor)):
+        capability = (device_capability.major, device_capability.minor)
+        if capability < (8, 9):
+            # the attention kernels compile from 8.0 up; the layer around them does not
             return (
-                f"kv_cache_dtype {kv_cache_dtype} needs compute capability 8.9 or higher, this card has "
-                f"{device_capability.as_version_str()}; use bfloat16 or float16"
+                f"compute capability {device_capability.as_version_str()} is too low for the layer's fused indexer "
+                "kernels, which convert to fp8 in Triton; 8.9 or higher is needed"
             )
+        if kv_format_named(kv_cache_dtype) not in supported_formats(capability):
+            return f"kv_cache_dtype {kv_cache_dtype} is not read on compute capability {capability}"
         config = get_current_vllm_config_or_none()
         if config is not None and config.attention_config.hisparse_config is not None:
             return "a KV cache kept on the host (hisparse) is not supported"
