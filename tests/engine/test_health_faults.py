@@ -57,7 +57,7 @@ class Faults:
             self.starts += 1
             run_dir = self.folder / f"run-{self.starts}"
             self.serving = start_serving(MODEL, run_dir, *SETTINGS, PYTHONPATH=str(INJECTION))
-            self.serving.until_ready(600)
+            self.serving.until_ready()
         return self.serving
 
     def note(self, fault: str, expected: str, **seconds: float | None) -> None:
