@@ -49,9 +49,11 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     run_dir = tmp_path_factory.mktemp("serve")
     (run_dir / "end").touch()
     running = start_serving(MODEL, run_dir, *SETTINGS)
-    running.until_ready()
-    yield running
-    running.stop()
+    try:
+        running.until_ready()
+        yield running
+    finally:
+        running.stop()
 
 
 @pytest.fixture(scope="module")

@@ -85,9 +85,10 @@ class Serving:
 
     def stop(self) -> None:
         """End it, whatever state it is in."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        while self.process.poll() is None:
+            # the second signal kills the engine's whole session, stopped processes too
+            self.process.terminate()
+            time.sleep(0.2)
 
 
 def start_serving(
