@@ -56,12 +56,14 @@ class Architecture:
     """The tiles of one architecture and KV format.
 
     `by_splits` holds (least splits, tile), tried in order. `many_rows` serves where there are more programs than
-    multiprocessors, and `many_heads` more than 32 heads from `MANY_HEADS_ROWS` rows up.
+    multiprocessors, and `many_heads` more than 32 heads from `MANY_HEADS_ROWS` rows up. Where two programs share a
+    multiprocessor well, up to `doubled_splits` splits are doubled.
     """
 
     by_splits: tuple[tuple[int, Tile], ...]
     many_rows: Tile
     many_heads: Tile | None = None
+    doubled_splits: int = 0
 
 
 MANY_HEADS_ROWS = 16
@@ -74,8 +76,8 @@ _SM90 = {
         many_heads=Tile(64, 3, 8, heads=64),
     ),
     # one stage: the next tile waits in registers
-    KVFormat.FP8: Architecture(((1, Tile(32, 1, 4)),), Tile(32, 1, 4)),
-    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 3, 4)),), Tile(32, 3, 4)),
+    KVFormat.FP8: Architecture(((1, Tile(32, 1, 4)),), Tile(32, 1, 4), doubled_splits=8),
+    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 3, 4)),), Tile(32, 3, 4), doubled_splits=8),
 }
 # never timed: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once, and an fp8 tile
 # leaves no registers free with 4 warps
@@ -132,6 +134,8 @@ def choose(
     if programs > multiprocessors:
         return LaunchConfig(many_heads or table.many_rows, 1, overlap)
     splits = 1 << (min(MAX_SPLITS, multiprocessors // programs).bit_length() - 1)
+    if splits <= table.doubled_splits:
+        splits *= 2
     while True:
         tile = many_heads or next(tile for least, tile in table.by_splits if least <= splits)
         if splits == 1 or splits * tile.slots <= width:
