@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.blocks import Window
+from glm5_service.staging.blocks import BLOCK, Window
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import Stopped, Transient
@@ -25,14 +25,14 @@ from glm5_service.staging.sources.base import Source, Stream
 from glm5_service.staging.transfers import Claim, Transfer, Transfers
 from glm5_service.staging.volume import Volume
 
-# as much as stays in a core's cache while it is hashed and copied on
-READ_BYTES = 256 << 10
-READ_BACK_BYTES = 1 << 20
+# large reads: with many connections on few cores what counts is how often threads take turns
+READ_BYTES = 1 << 20
 # room for arriving bytes over all workers; large writes, and still far from the memory a small container has
-WINDOW_BYTES, ALL_WINDOWS_BYTES = 2 << 20, 96 << 20
+WINDOW_BYTES, LEAST_WINDOW_BYTES, ALL_WINDOWS_BYTES = 2 << 20, 256 << 10, 96 << 20
 # a slow connection's bytes are written and journalled at least so often
 FLUSH_SECONDS = 1.0
 CHECKPOINT_SECONDS = 30.0
+LEAST_PART_BYTES, PARTS_EACH = 8 << 20, 8
 DAMAGES_ALLOWED = 1
 JOIN_SECONDS = 5.0
 
@@ -67,7 +67,11 @@ class Fetch:
         """Fetch and verify `files`. Raises StagingError, SourceChanged, Stopped (when `stop` is set)."""
         settings = self._settings
         partials = [Partial(self._volume.partials, file, self._lock.owner.nonce) for file in files]
-        self._transfers = Transfers(partials, settings.part_bytes, settings.architecture, self._halt)
+        missing = sum(end - start for partial in partials for start, end in partial.missing())
+        # several parts for each connection, or at the end most of them have nothing to do
+        even = max(LEAST_PART_BYTES, missing // (PARTS_EACH * settings.connections))
+        part_bytes = min(settings.part_bytes, even) // BLOCK * BLOCK
+        self._transfers = Transfers(partials, part_bytes, settings.architecture, self._halt)
         hashers = max(1, min(len(files), len(os.sched_getaffinity(0)), 4))
         keeper = self._thread("keeper", self._keep)
         threads = [self._thread(f"worker-{n}", self._work) for n in range(settings.connections)]
@@ -119,7 +123,7 @@ class Fetch:
     def _work(self) -> None:
         share = ALL_WINDOWS_BYTES // (2 * self._settings.connections)
         landing = Landing(
-            max(READ_BACK_BYTES, min(WINDOW_BYTES, share)), f"{threading.current_thread().name}-lands"
+            max(LEAST_WINDOW_BYTES, min(WINDOW_BYTES, share)), f"{threading.current_thread().name}-lands"
         )
         try:
             self._work_with(landing)
@@ -214,7 +218,7 @@ class Fetch:
     # hashers
 
     def _catch_up(self) -> None:
-        window = Window(READ_BACK_BYTES)
+        window = Window(READ_BYTES)
         while (transfer := self._transfers.next_lagging()) is not None:
             try:
                 content, epoch = transfer.content, transfer.partial.epoch
