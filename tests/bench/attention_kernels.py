@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import triton
 import vllm
-from tests.support.sparse_case import SCALE, TOLERANCE, grouped_float, grouped_rows, relative_error
 from vllm.third_party.flashmla.flash_mla_interface import (
     FlashMLASchedMeta,
     flash_mla_sparse_fwd,
@@ -31,6 +30,7 @@ from vllm.v1.attention.ops.triton_decode_attention import decode_attention_fwd
 from glm5_vllm.attention import reference
 from glm5_vllm.attention.kernels.configs import KVFormat
 from glm5_vllm.attention.kernels.launch import Workspace, attend_positions, attend_slots, configuration
+from tests.support.sparse_case import SCALE, TOLERANCE, grouped_float, grouped_rows, relative_error
 
 TOPK, NUM_SLOTS, BLOCK, CONTEXT = 2048, 1_000_000, 64, 32_768
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from tests.support.chart import containers, objects, one, pod_of
 
 pytestmark = pytest.mark.chart

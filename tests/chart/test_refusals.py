@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from tests.support.chart import render
 
 pytestmark = pytest.mark.chart

@@ -10,9 +10,9 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from tests.support.chart import CHART, EXAMPLES, KUBERNETES, ROOT, VALUES, helm, objects, one
 
 from glm5_service.settings import load
+from tests.support.chart import CHART, EXAMPLES, KUBERNETES, ROOT, VALUES, helm, objects, one
 
 pytestmark = pytest.mark.chart
 

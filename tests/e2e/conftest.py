@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.e2e import release as r
 from tests.support.chart import ROOT, tool
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from tests.support.chart import CHART, tool
 
 Json = dict[str, Any]

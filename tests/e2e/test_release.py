@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
+
 from tests.e2e import release as r
 from tests.e2e.conftest import Record
 from tests.support.chart import ROOT, tool

@@ -23,7 +23,9 @@ RARE = QuantMix(
     embedding="Q5_0", output="IQ4_NL", q_a="Q4_0", q_b="IQ4_XS", kv_a="Q5_0", v_b="IQ4_XS", attention_output="Q3_K",
     indexer="Q4_0", dense_in="Q2_K", dense_down="Q3_K", gate="Q3_K", up="Q3_K", down="Q4_K", shared="Q5_K",
 )  # fmt: skip
-FLOATS = QuantMix(q_a="BF16", kv_a="F16", k_b="F16", v_b="BF16", dense_in="F16", gate="F16", up="F16", down="BF16")
+FLOATS = QuantMix(
+    q_a="BF16", kv_a="F16", k_b="F16", v_b="BF16", dense_in="F16", gate="F16", up="F16", down="BF16"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,9 @@ FLOATS = QuantMix(q_a="BF16", kv_a="F16", k_b="F16", v_b="BF16", dense_in="F16",
     [
         pytest.param(TinySpec(splits=3, mtp=True), "float32", (12, 60, 100, 300), id="k-quants-3-splits"),
         pytest.param(TinySpec(layout="kv_b", quants=RARE), "float32", (60, 300), id="rare-types-legacy-kv_b"),
-        pytest.param(TinySpec(layout="split2d", quants=FLOATS, **ALL_EXPERTS), "float16", (12, 50), id="float-experts-float16"),
+        pytest.param(
+            TinySpec(layout="split2d", quants=FLOATS, **ALL_EXPERTS), "float16", (12, 50), id="float-experts-float16"
+        ),
         pytest.param(TinySpec(shared_layers=(1,), **ALL_EXPERTS), "bfloat16", (12, 50), id="shared-indexer-bfloat16"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+
 from tests.support.results import FAULT_PAGE, RESULTS, fault_table, record
 from tests.support.serving import Serving, start_serving
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import GlmMoeDsaForCausalLM
+
 from tests.support import demo_model
 from tests.support.engine import EngineRun, run_engine
 from tests.support.hf_model import load_float32
 from tests.support.llama_cpp import greedy
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import TinySpec
-from transformers import GlmMoeDsaForCausalLM
 
 # llama.cpp rounds activations to 8 bits: with random weights a token counts where it leads by this much logprob
 CLEAR_LEAD = 0.1

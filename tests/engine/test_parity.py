@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.engine import EngineRun, run_engine
 from tests.support.hf_model import (
     largest_logprob_difference,

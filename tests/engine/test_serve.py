@@ -17,6 +17,7 @@ import openai
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
 from tests.support.glm5_command import start_glm5
 from tests.support.load import Load, probe_latency
 from tests.support.results import record

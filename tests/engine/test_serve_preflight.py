@@ -7,14 +7,14 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-from tests.support.engine import EngineRun, run_engine
-from tests.support.results import record
-from tests.support.tiny_gguf import write_tiny
-from tests.support.tiny_spec import TinySpec
 
 from glm5_service.engine.inspect import inspect_model
 from glm5_service.engine.logwatch import LogFacts, read_line
 from glm5_service.preflight import allreduce, fit
+from tests.support.engine import EngineRun, run_engine
+from tests.support.results import record
+from tests.support.tiny_gguf import write_tiny
+from tests.support.tiny_spec import TinySpec
 
 pytestmark = pytest.mark.engine
 

@@ -19,7 +19,8 @@ load_general_plugins()
 with set_current_vllm_config(VllmConfig()):
     from vllm.model_executor.layers.rotary_embedding import get_rope
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
-    rope = get_rope(64, max_position=128, is_neox_style=False, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    parameters = {"rope_type": "default", "rope_theta": 1e6}
+    rope = get_rope(64, max_position=128, is_neox_style=False, rope_parameters=parameters)
     stock = original_of(RotaryEmbedding.forward_cpu)
     torch.manual_seed(0)
     positions = torch.arange(7)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.support.interpreter import poisoned_memory
 
 from glm5_vllm.indexer.fallback import needs_triton_logits
 from glm5_vllm.indexer.logits import (
@@ -11,6 +10,7 @@ from glm5_vllm.indexer.logits import (
     paged_mqa_logits,
     paged_mqa_logits_metadata,
 )
+from tests.support.interpreter import poisoned_memory
 
 pytestmark = pytest.mark.kernels
 

@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+
+from glm5_vllm.attention import reference
+from glm5_vllm.attention.kernels.configs import KVFormat, LaunchConfig, Tile, choose, supported_formats
+from glm5_vllm.attention.kernels.launch import KernelInputError, Workspace, attend_positions, attend_slots
 from tests.support.interpreter import poisoned_memory
 from tests.support.sparse_case import (
     LSE_TOLERANCE,
@@ -12,10 +16,6 @@ from tests.support.sparse_case import (
     make_case,
     relative_error,
 )
-
-from glm5_vllm.attention import reference
-from glm5_vllm.attention.kernels.configs import KVFormat, LaunchConfig, Tile, choose, supported_formats
-from glm5_vllm.attention.kernels.launch import KernelInputError, Workspace, attend_positions, attend_slots
 
 pytestmark = pytest.mark.kernels
 

@@ -4,9 +4,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.support.sparse_case import SCALE, largest_difference, relative_error
 
 from glm5_vllm.attention import reference
+from tests.support.sparse_case import SCALE, largest_difference, relative_error
 
 pytestmark = pytest.mark.kernels
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.staging.fault_server import FaultServer, running
-from tests.support.staging.large_gguf import SMALL, SplitSet, digests_of, write_set
 
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.command import Options, run
 from glm5_service.staging.manifest import Manifest, read_manifest
 from glm5_service.staging.reasons import StagingError
+from tests.support.staging.fault_server import FaultServer, running
+from tests.support.staging.large_gguf import SMALL, SplitSet, digests_of, write_set
 
 # quick where a person would wait: the rules are the same
 QUICK: dict[str, Any] = {

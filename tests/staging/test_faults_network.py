@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.staging.conftest import Stager
-from tests.support.staging.fault_server import Fault, FaultServer
-from tests.support.staging.faults_table import fault
-from tests.support.staging.large_gguf import SplitSet
 
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.command import Options
 from glm5_service.staging.reasons import Reason, StagingError
+from tests.staging.conftest import Stager
+from tests.support.staging.fault_server import Fault, FaultServer
+from tests.support.staging.faults_table import fault
+from tests.support.staging.large_gguf import SplitSet
 
 pytestmark = pytest.mark.staging
 Serve = Callable[..., FaultServer]

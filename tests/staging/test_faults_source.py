@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from glm5_service.settings.staging import HubSettings, Secret
+from glm5_service.staging.reasons import Reason, StagingError
 from tests.staging.conftest import Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
 from tests.support.staging.fault_server import Fault, FaultServer, running
@@ -15,9 +18,6 @@ from tests.support.staging.faults_table import fault
 from tests.support.staging.hub_server import CdnServer, HubServer
 from tests.support.staging.large_gguf import SMALL, SplitSet, write_set
 from tests.support.tiny_spec import TinySpec
-
-from glm5_service.settings.staging import HubSettings, Secret
-from glm5_service.staging.reasons import Reason, StagingError
 
 pytestmark = pytest.mark.staging
 

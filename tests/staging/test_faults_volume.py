@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from glm5_service.staging.command import Options
+from glm5_service.staging.reasons import Reason, StagingError
 from tests.staging.conftest import Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
 from tests.support.staging.fault_server import Fault
 from tests.support.staging.faults_table import fault
 from tests.support.staging.large_gguf import SplitSet
 from tests.support.staging.processes import start_stage
-
-from glm5_service.staging.command import Options
-from glm5_service.staging.reasons import Reason, StagingError
 
 pytestmark = pytest.mark.staging
 

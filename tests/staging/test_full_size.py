@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.support.staging.sparse import MISSING_BYTES, sparse_report
 
 pytestmark = pytest.mark.staging

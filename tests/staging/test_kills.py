@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.support.staging.faults_table import fault
 from tests.support.staging.kills import stage_with_kills
 from tests.support.staging.large_gguf import SplitSet

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from glm5_service.settings.staging import HubSettings, StagingSettings
+from glm5_service.staging.listing import make_offer
 from tests.staging.conftest import Stager
 from tests.support.staging.fault_server import running
 from tests.support.staging.hub_server import CdnServer, HubServer
 from tests.support.staging.large_gguf import SplitSet
 from tests.support.staging.stores import KEYS, STORES, Store, oci, s3
-
-from glm5_service.settings.staging import HubSettings, StagingSettings
-from glm5_service.staging.listing import make_offer
 
 pytestmark = pytest.mark.staging
 Open = Callable[[SplitSet, Path], AbstractContextManager[Store]]

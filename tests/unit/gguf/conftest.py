@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from tests.support.glm5_header import write_glm5
 from tests.support.raw_gguf import RawGGUF
 from tests.support.tiny_gguf import TinyModel, write_tiny

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from gguf import GGUFValueType as Type
+
+from glm5_vllm.gguf.__main__ import main
 from tests.support.raw_gguf import Array, RawGGUF, RawTensor
 from tests.support.tiny_gguf import TinyModel, write_tiny
 from tests.support.tiny_spec import QuantMix, TinySpec
-
-from glm5_vllm.gguf.__main__ import main
 
 AGAIN = "Fetch the file again"
 CONVERT = "Convert the model with a current llama.cpp"

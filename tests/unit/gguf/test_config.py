@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tiny_gguf import write_tiny
-from tests.support.tiny_spec import TinySpec
 
 from glm5_vllm.gguf.config import hf_config, release_of
 from glm5_vllm.gguf.hyperparameters import Hyperparameters, read_hyperparameters
@@ -17,6 +15,8 @@ from glm5_vllm.gguf.plan import plan_load
 from glm5_vllm.gguf.releases import COMMON, RELEASES
 from glm5_vllm.gguf.splits import open_model
 from glm5_vllm.gguf.vocabulary import read_vocabulary
+from tests.support.tiny_gguf import write_tiny
+from tests.support.tiny_spec import TinySpec
 
 STOP_IDS = (154820, 154827, 154829)
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.support.random_blocks import SCALE_FIELDS
 
 from glm5_vllm.gguf import dequant
 from glm5_vllm.gguf.dequant import dequantize
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.quant_types import BY_NAME, LOADABLE_NAMES
+from tests.support.random_blocks import SCALE_FIELDS
 
 Bytes = NDArray[np.uint8]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.tiny_gguf import write_tiny
-from tests.support.tiny_spec import SMALL, QuantMix, TinySpec
 
 from glm5_vllm.gguf.floats import read_float
 from glm5_vllm.gguf.plan import plan_load
 from glm5_vllm.gguf.read import TensorReader
 from glm5_vllm.gguf.splits import open_model
+from tests.support.tiny_gguf import write_tiny
+from tests.support.tiny_spec import SMALL, QuantMix, TinySpec
 
 MIXES = {
     "floats": QuantMix(**dict.fromkeys(QuantMix.__dataclass_fields__, "BF16")),

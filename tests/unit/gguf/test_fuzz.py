@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.raw_gguf import RawGGUF
-from tests.support.tiny_gguf import write_tiny
-from tests.support.tiny_spec import TinySpec
 
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.hf_folder import write_hf_folder
 from glm5_vllm.gguf.inspect import report, text
 from glm5_vllm.gguf.plan import examine
 from glm5_vllm.gguf.splits import open_model
+from tests.support.raw_gguf import RawGGUF
+from tests.support.tiny_gguf import write_tiny
+from tests.support.tiny_spec import TinySpec
 
 # the bound on a header's length, 32 MiB, bounds what can be made of it
 PEAK_BYTES = 256 << 20

@@ -10,13 +10,13 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGUFValueType as Type
-from tests.support.glm5_header import MERGES, TOKENS
-from tests.support.raw_gguf import Array, RawGGUF
-from tests.support.tiny_gguf import TinyModel
 
 from glm5_vllm.gguf import cursor
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.header import ArrayValue, read_header
+from tests.support.glm5_header import MERGES, TOKENS
+from tests.support.raw_gguf import Array, RawGGUF
+from tests.support.tiny_gguf import TinyModel
 
 
 def test_tensors(tiny: TinyModel) -> None:

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.support.raw_gguf import RawGGUF
-from tests.support.tiny_gguf import TinyModel, write_tiny
-from tests.support.tiny_spec import TinySpec
 
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.hf_folder import hf_folder_for, write_hf_folder
 from glm5_vllm.gguf.splits import open_model
+from tests.support.raw_gguf import RawGGUF
+from tests.support.tiny_gguf import TinyModel, write_tiny
+from tests.support.tiny_spec import TinySpec
 
 FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from glm5_vllm.gguf.__main__ import main
 from tests.support.raw_gguf import RawGGUF
 from tests.support.tiny_gguf import TinyModel, write_tiny
 from tests.support.tiny_spec import QuantMix, TinySpec
-
-from glm5_vllm.gguf.__main__ import main
 
 HEAVY = {"torch", "numpy", "gguf", "vllm", "transformers", "triton"}
 

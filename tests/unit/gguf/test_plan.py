@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from gguf import GGUFValueType as Type
-from tests.support.raw_gguf import Array, RawGGUF
-from tests.support.tiny_gguf import TinyModel, write_tiny
-from tests.support.tiny_spec import QuantMix, TinySpec
 
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.names import Treatment
 from glm5_vllm.gguf.plan import examine, plan_load
 from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor, Role
 from glm5_vllm.gguf.splits import open_model
+from tests.support.raw_gguf import Array, RawGGUF
+from tests.support.tiny_gguf import TinyModel, write_tiny
+from tests.support.tiny_spec import QuantMix, TinySpec
 
 FULL, SHARED = "full", "shared"
 

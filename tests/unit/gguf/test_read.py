@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.raw_gguf import RawGGUF
-from tests.support.tiny_gguf import TinyModel
 
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.read import TensorReader
 from glm5_vllm.gguf.splits import open_model
+from tests.support.raw_gguf import RawGGUF
+from tests.support.tiny_gguf import TinyModel
 
 EXPERTS = "blk.1.ffn_up_exps.weight"
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.glm5_command import glm5
 
 from glm5_service import cli
+from tests.support.glm5_command import glm5
 
 Capture = pytest.CaptureFixture[str]
 HEAVY = ("torch", "vllm", "glm5_vllm", "fastapi", "httpx", "pydantic")

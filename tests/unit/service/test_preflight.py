@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from tests.support.glm5_command import glm5
 
 from glm5_service.engine.inspect import GgufFacts, Hyperparameters, ModelFacts, Placed
 from glm5_service.errors import FitError, SettingsError
@@ -22,6 +21,7 @@ from glm5_service.preflight.rules import RULES, find
 from glm5_service.preflight.subject import Subject
 from glm5_service.settings import Given, Settings, load
 from glm5_service.staging.manifest import FileRecord, Manifest, ModelSummary
+from tests.support.glm5_command import glm5
 
 GIB = 1024**3
 GPU = Gpu("NVIDIA RTX PRO 6000 Blackwell", 96 * GIB, 96 * GIB, (12, 0), False)

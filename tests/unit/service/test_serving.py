@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from tests.support.serving import Serving, start_serving
 
 FAST = (

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from tests.support.glm5_command import wait_for_json
 from tests.support.serving import start_serving
 

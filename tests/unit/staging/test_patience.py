@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.unit.staging.test_lock import FakeClock
 
 from glm5_service.settings.staging import Secret, StagingSettings
 from glm5_service.staging.faults import Stopped, Transient
@@ -16,6 +15,7 @@ from glm5_service.staging.peek import architecture_in, peek
 from glm5_service.staging.reasons import REMEDIES, Reason, StagingError
 from glm5_service.staging.retry import Patience, RateLimit
 from glm5_service.staging.secrets import bearer, registry_login
+from tests.unit.staging.test_lock import FakeClock
 
 SETTINGS = StagingSettings(retries=3, backoff_seconds=2, backoff_max_seconds=5, retry_after_max_seconds=100)
 

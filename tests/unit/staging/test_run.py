@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.staging.test_lock import ELSEWHERE, FakeClock
 
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.command import Options, run
@@ -17,6 +16,7 @@ from glm5_service.staging.manifest import Manifest, ModelSummary, read_manifest
 from glm5_service.staging.progress import Progress, duration_text, size_text
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.warm import resident_bytes
+from tests.unit.staging.test_lock import ELSEWHERE, FakeClock
 
 SUMMARY = ModelSummary(
     architecture="glm-dsa",
