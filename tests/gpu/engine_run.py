@@ -1,4 +1,4 @@
-"""One engine with random weights in the shape of GLM-5: greedy tokens, their log probabilities and the decode rate.
+"""One engine on random weights in the shape of GLM-5: greedy tokens, their log probabilities and the decode rate.
 
 Run by engine_check.py, one process a run: engine_run.py '{"backend": ..., "heads": ...}' OUT.json
 """
@@ -11,14 +11,17 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.support.hf_model import random_config
 
 PROMPT_TOKENS = (7, 130, 2040, 2049, 3000, 5000, 9000)
 NEW_TOKENS = 24
 BATCHES = (1, 8, 32, 64)
-RATE_PROMPT, RATE_TOKENS = 2600, 128
+RATE_PROMPT, RATE_TOKENS = 2600, 256
+VOCAB = 2048
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class EngineRun:
 
     backend: str
     heads: int
+    model: str = ""
+    top_k: int = 2048
     eager: bool = False
     drafted: int = 0
     tensor_parallel: int = 1
@@ -36,44 +41,60 @@ class EngineRun:
     batched_tokens: int = 4096
     measure_rate: bool = False
     memory: float = 0.28
-    environment: dict[str, str] = field(default_factory=dict)
 
 
-def write_config(folder: Path, heads: int, dtype: str) -> None:
-    """A 4-layer GLM-5 with the real head sizes and indexer, small elsewhere."""
-    from transformers import GlmMoeDsaConfig
+def write_model(folder: Path, heads: int, seed: int = 1) -> None:
+    """A 4-layer GLM-5 with the real head sizes and indexer, small elsewhere, and one layer that drafts.
 
-    config = GlmMoeDsaConfig(
-        vocab_size=4096,
-        hidden_size=2048,
-        intermediate_size=4096,
-        moe_intermediate_size=512,
-        num_hidden_layers=4,
+    Its weights are random and wide enough for attention to decide the tokens: with vLLM's dummy weights it does not.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import GlmMoeDsaForCausalLM
+
+    layers, hidden = 4, 512
+    config = random_config(
+        2048,
+        vocab_size=VOCAB,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        n_routed_experts=16,
-        q_lora_rank=1024,
-        first_k_dense_replace=1,
+        mlp_layer_types=["dense", *["sparse"] * (layers - 1)],
         max_position_embeddings=65536,
-        index_n_heads=32,
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
-        eos_token_id=4095,
-        bos_token_id=4094,
-        pad_token_id=4093,
-        num_nextn_predict_layers=1,
+        dtype="bfloat16",
     )
     config.architectures = ["GlmMoeDsaForCausalLM"]
-    config.dtype = dtype
-    config.save_pretrained(folder)
+    torch.manual_seed(seed)
+    model = GlmMoeDsaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    last, drafting = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    tensors |= {
+        name.replace(last, drafting): t.clone() for name, t in tensors.items() if name.startswith(last)
+    }
+    ones = torch.ones(hidden, dtype=torch.bfloat16)
+    tensors |= {f"{drafting}{name}.weight": ones.clone() for name in ("enorm", "hnorm", "shared_head.norm")}
+    tensors[f"{drafting}eh_proj.weight"] = torch.randn(hidden, 2 * hidden).to(torch.bfloat16) * 0.05
+    tensors[f"{drafting}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    tensors[f"{drafting}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    written = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**written, "num_nextn_predict_layers": 1}))
 
 
 def decode_rate(llm: Any, batch: int) -> float:
-    """Tokens a second of decode alone: the time of 1 + RATE_TOKENS new tokens less that of 1."""
+    """Tokens a second of decode alone: the time of 1 + RATE_TOKENS new tokens less that of 1.
+
+    The prompts are cached after the first round, so what is taken off is small.
+    """
     from vllm import SamplingParams
 
     generator = random.Random(batch)
     prompts = [
-        {"prompt_token_ids": [generator.randrange(4000) for _ in range(RATE_PROMPT)]} for _ in range(batch)
+        {"prompt_token_ids": [generator.randrange(8, VOCAB) for _ in range(RATE_PROMPT)]}
+        for _ in range(batch)
     ]
 
     def seconds(new_tokens: int) -> float:
@@ -86,8 +107,8 @@ def decode_rate(llm: Any, batch: int) -> float:
         return time.perf_counter() - start
 
     seconds(4)
-    first = min(seconds(1) for _ in range(3))
-    return batch * RATE_TOKENS / (min(seconds(1 + RATE_TOKENS) for _ in range(3)) - first)
+    first = min(seconds(1) for _ in range(5))
+    return batch * RATE_TOKENS / (min(seconds(1 + RATE_TOKENS) for _ in range(5)) - first)
 
 
 def generate(llm: Any) -> list[dict[str, Any]]:
@@ -95,7 +116,7 @@ def generate(llm: Any) -> list[dict[str, Any]]:
     from vllm import SamplingParams
 
     generator = random.Random(0)
-    prompts = [{"prompt_token_ids": [generator.randrange(4000) for _ in range(n)]} for n in PROMPT_TOKENS]
+    prompts = [{"prompt_token_ids": [generator.randrange(8, VOCAB) for _ in range(n)]} for n in PROMPT_TOKENS]
     sampling = SamplingParams(
         temperature=0, max_tokens=NEW_TOKENS, logprobs=5, ignore_eos=True, detokenize=False
     )
@@ -114,16 +135,14 @@ def generate(llm: Any) -> list[dict[str, Any]]:
 
 def main(run: EngineRun, out: Path) -> None:
     run_dir = Path(tempfile.mkdtemp())
-    os.environ.update(GLM5_RUN_DIR=str(run_dir), **run.environment)
+    os.environ["GLM5_RUN_DIR"] = str(run_dir)
     if run.tensor_parallel == 1:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM
 
-    write_config(run_dir / "model", run.heads, run.dtype)
     start = time.perf_counter()
     llm = LLM(
-        str(run_dir / "model"),
-        load_format="dummy",
+        run.model,
         skip_tokenizer_init=True,
         attention_backend=run.backend,
         enforce_eager=run.eager,
@@ -133,7 +152,8 @@ def main(run: EngineRun, out: Path) -> None:
         kv_cache_dtype=run.kv_cache_dtype,
         max_num_seqs=64,
         max_num_batched_tokens=run.batched_tokens,
-        enable_prefix_caching=False,
+        enable_prefix_caching=run.measure_rate,
+        hf_overrides={"index_topk": run.top_k},
         tensor_parallel_size=run.tensor_parallel,
         decode_context_parallel_size=run.context_parallel,
         **(

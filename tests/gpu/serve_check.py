@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.engine_check import OURS
-from tests.gpu.engine_run import write_config
+from tests.gpu.engine_run import VOCAB, write_model
 
 START_SECONDS = 240
 
@@ -28,7 +28,7 @@ def write_tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = {f"w{i}": i for i in range(4093)} | {"<pad>": 4093, "<bos>": 4094, "<eos>": 4095}
+    words = {f"w{i}": i + 3 for i in range(VOCAB - 3)} | {"<pad>": 0, "<bos>": 1, "<eos>": 2}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(
@@ -38,7 +38,7 @@ def write_tokenizer(folder: Path) -> None:
 
 def serve(folder: Path, name: str, port: int, *flags: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder / "model")]
-    command += ["--load-format", "dummy", "--port", str(port), "--max-model-len", "8192"]
+    command += ["--port", str(port), "--max-model-len", "8192"]
     command += ["--gpu-memory-utilization", "0.4", "--served-model-name", "tiny", "--attention-backend", OURS]
     environment = {**os.environ, "GLM5_RUN_DIR": str(folder / name)}
     (folder / name).mkdir()
@@ -76,7 +76,7 @@ def wait_healthy(process: subprocess.Popen[bytes], port: int) -> None:
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_config(folder / "model", 8, "bfloat16")
+    write_model(folder / "model", 8)
     write_tokenizer(folder / "model")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -5,7 +5,13 @@ import torch
 
 from glm5_vllm.attention import reference
 from glm5_vllm.attention.kernels.configs import KVFormat, LaunchConfig, Tile, choose, supported_formats
-from glm5_vllm.attention.kernels.launch import KernelInputError, Workspace, attend_positions, attend_slots
+from glm5_vllm.attention.kernels.launch import (
+    KernelInputError,
+    Workspace,
+    attend_positions,
+    attend_slots,
+    configuration,
+)
 from tests.support.interpreter import poisoned_memory
 from tests.support.sparse_case import (
     LSE_TOLERANCE,
@@ -224,11 +230,25 @@ def test_refused_inputs(change: dict[str, str], message: str) -> None:
         attend_slots(q, kv, slots, case.counts, SCALE, workspace=Workspace.create(4, 8, 0, CPU))
 
 
-def test_splits_shrink_as_rows_grow() -> None:
+@pytest.mark.parametrize(
+    ("kv_format", "expected"),
+    [(KVFormat.WIDE, [64, 32, 8, 2, 1, 1]), (KVFormat.FP8_GROUPED, [64, 32, 16, 4, 1, 1])],
+)
+def test_splits_shrink_as_rows_grow(kv_format: KVFormat, expected: list[int]) -> None:
     """The table splits one row over the card and stops splitting when the rows fill it."""
-    splits = [choose(rows, 8, 2048, KVFormat.WIDE, (9, 0), 132).splits for rows in (1, 4, 16, 64, 256, 2048)]
+    rows = (1, 4, 16, 64, 256, 2048)
 
-    assert splits == [64, 32, 8, 2, 1, 1]
+    assert expected == [choose(n, 8, 2048, kv_format, (9, 0), 132).splits for n in rows]
+
+
+@pytest.mark.parametrize("kv_format", list(KVFormat), ids=str)
+def test_workspace_holds_every_configuration(kv_format: KVFormat) -> None:
+    """Whatever the table chooses, the parts of all rows fit the scratch made for their heads."""
+    for heads in (1, 8, 17, 64, 128):
+        entries = Workspace.create(heads, 8, 0, CPU).part_lse.shape[0]
+        for rows in range(1, 300):
+            config = configuration(rows, heads, 2048, kv_format, CPU, False)
+            assert config.splits == 1 or rows * config.splits * heads <= entries
 
 
 def test_formats_by_capability() -> None:
