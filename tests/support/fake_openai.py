@@ -10,10 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 WORDS = ["It ", "is ", "a ", "list."]
+ATTESTATION = {"rank": 0, "backend": "TORCH_MLA_SPARSE", "backend_class": "a.B"}
 
 
 class FakeOpenAI(ThreadingHTTPServer):
@@ -102,6 +104,13 @@ def serving(fault: str = "") -> Iterator[FakeOpenAI]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def fake_argv(model: Path, host: str, port: int, run_dir: Path) -> list[str]:
+    """Instead of `glm5 serve`: the fake server, which has attested its backend."""
+    (run_dir / "attention").mkdir(parents=True)
+    (run_dir / "attention" / "rank-0.json").write_text(json.dumps(ATTESTATION))
+    return [sys.executable, "-m", "tests.support.fake_openai", str(port)]
 
 
 if __name__ == "__main__":

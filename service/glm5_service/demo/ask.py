@@ -140,7 +140,7 @@ class Asker:
         except self._openai.APIStatusError as error:
             raise EngineError(
                 "the server refused the question",
-                f"{self.url}, HTTP {error.status_code}: {error.message}",
+                f"{self.url}: {error.message}",
                 expected="an answer",
                 remedy="Its log and /status say why.",
             ) from error

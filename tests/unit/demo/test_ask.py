@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.fake_openai import WORDS, FakeOpenAI, serving
-from tests.support.serving import free_port
 
 from glm5_service.demo.ask import Answer, Asker
 from glm5_service.errors import EngineError, ExitCode
+from tests.support.fake_openai import WORDS, FakeOpenAI, serving
+from tests.support.serving import free_port
 
 
 def test_plain_answer_has_text_and_counts() -> None:
@@ -58,7 +58,7 @@ def test_tokens_per_second(answer: Answer, expected: float) -> None:
     ("fault", "message"),
     [
         ("none-listed", "the server serves no model: {url}; expected one in its list of models"),
-        ("refuse", "the server refused the question: {url}, HTTP 400: too long; expected an answer"),
+        ("refuse", "the server refused the question: {url}: Error code: 400 - too long; expected an answer"),
     ],
 )
 def test_a_refusal_is_one_sentence(fault: str, message: str) -> None:

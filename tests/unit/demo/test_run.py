@@ -12,22 +12,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.fake_openai import serving
-from tests.support.serving import free_port
 
 from glm5_service.demo import launch, run
 from glm5_service.demo.launch import Server, serve_argv
 from glm5_service.errors import EngineError, ExitCode, ModelError
+from tests.support.fake_openai import ATTESTATION, fake_argv, serving
+from tests.support.serving import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-ATTESTATION = {"rank": 0, "backend": "TORCH_MLA_SPARSE", "backend_class": "a.B"}
-
-
-def fake_argv(model: Path, host: str, port: int, run_dir: Path) -> list[str]:
-    """Instead of `glm5 serve`: the fake server, which has attested its backend."""
-    (run_dir / "attention").mkdir(parents=True)
-    (run_dir / "attention" / "rank-0.json").write_text(json.dumps(ATTESTATION))
-    return [sys.executable, "-m", "tests.support.fake_openai", str(port)]
 
 
 @pytest.fixture
@@ -58,22 +50,23 @@ def test_keep_shows_curl_and_serves_until_told_to_stop(model: Path, tmp_path: Pa
     program = (
         "import sys; from pathlib import Path\n"
         "from glm5_service.demo import launch, run\n"
-        "from tests.unit.demo.test_run import fake_argv\n"
+        "from tests.support.fake_openai import fake_argv\n"
         "launch.serve_argv = fake_argv\n"
         f"sys.exit(run(Path({str(model)!r}), host='127.0.0.1', port=None, question='It\\'s what?', keep=True))\n"
     )
-    demo = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert demo.stdout is not None
-    lines: list[str] = []
-    while not (lines and lines[-1].startswith("    -d ")):
-        lines.append(demo.stdout.readline())
-        assert lines[-1], "the demo ended early:\n" + "".join(lines)
-    curl = shlex.split(lines[-2].rstrip("\\\n") + lines[-1])
-    assert curl[:4:2] == ["curl", "-H"]
-    reply = httpx.post(curl[1], content=curl[5], headers=[curl[3].split(": ")], trust_env=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as demo:
+        assert demo.stdout is not None
+        lines: list[str] = []
+        while not (lines and lines[-1].startswith("    -d ")):
+            lines.append(demo.stdout.readline())
+            assert lines[-1], "the demo ended early:\n" + "".join(lines)
+        curl = shlex.split(lines[-2].rstrip("\\\n") + lines[-1])
+        reply = httpx.post(curl[1], content=curl[5], headers=[curl[3].split(": ")], trust_env=False)
+        demo.send_signal(signal.SIGTERM)
+        rest = demo.stdout.read()
     assert reply.json()["choices"][0]["message"]["content"] == "It is a list."
-    demo.send_signal(signal.SIGTERM)
-    rest, _ = demo.communicate(timeout=20)
     assert "Stopping." in rest
 
 
