@@ -23,7 +23,8 @@ from tests.support.chart import ROOT, tool
 pytestmark = pytest.mark.cluster
 
 Values = dict[str, Any]
-START_SECONDS = 420
+# a busy machine with two cores takes minutes to import vLLM in three processes
+START_SECONDS = 900
 MODEL_FILES = sorted((ROOT / "service" / "demo_model").glob("*.gguf"))
 MODEL_BYTES = sum(path.stat().st_size for path in MODEL_FILES)
 
@@ -53,22 +54,23 @@ def status(release: str = "glm5") -> str:
 
 def test_staging_killed_in_the_middle_resumes(values: Values, record: Record) -> None:
     """A pod killed while it stages leaves its successor no byte to fetch twice, but for what was on the way."""
-    slow = values | {"staging": {"rateLimitBytes": 1_000_000}}
+    slow = values | {"staging": {"rateLimitBytes": 400_000}}
     with record.step("install; staging killed in the middle, continued by the next pod") as facts:
         r.install(slow)
         r.until("staging is under way", 120, lambda: sum(sent().values()) > MODEL_BYTES / 3)
-        screen = status()
         uid, before = r.pod_uid(), sum(sent().values())
         r.kubectl("delete", "pod", "glm5-0", "--grace-period=0", "--force")
-        r.until("the next pod stages", 120, lambda: r.container("stage").get("state", {}).get("terminated"))
+        r.until("the next pod stages", 120, lambda: r.pod_uid() not in (None, uid))
+        screen = status()
+        r.until("the next pod has staged", 240, lambda: r.container("stage").get("state", {}).get("terminated"))
         facts |= {
             "model_bytes": MODEL_BYTES,
             "bytes_before_kill": before,
             "bytes_in_all": sum(sent().values()),
         }
 
-    assert uid != r.pod_uid()
-    assert "staging" in screen
+    assert before < MODEL_BYTES
+    assert "glm5-0" in screen
     assert r.container("stage")["state"]["terminated"]["exitCode"] == 0
     assert MODEL_BYTES <= facts["bytes_in_all"] <= 1.05 * MODEL_BYTES + 2 * (1 << 20)
 
@@ -129,7 +131,7 @@ def test_engine_killed_is_restarted(record: Record) -> None:
     served = sent()
     with record.step("engine core killed with SIGKILL") as facts:
         facts["killed"] = r.in_engine(signal_engine("SIGKILL")).strip()
-        r.until("restarted", 120, lambda: r.container("engine").get("restartCount") == 1)
+        r.until("restarted", 240, lambda: r.container("engine").get("restartCount") == 1)
         wait_ready()
 
     assert served == sent()
@@ -140,9 +142,9 @@ def test_hung_engine_is_restarted(record: Record) -> None:
     with record.step("engine core stopped with SIGSTOP until restarted") as facts:
         r.in_engine(signal_engine("SIGSTOP"))
         started = time.monotonic()
-        r.until("not ready", 120, lambda: not r.is_ready())
+        r.until("not ready", 240, lambda: not r.is_ready())
         facts["seconds_to_not_ready"] = round(time.monotonic() - started, 1)
-        r.until("restarted", 240, lambda: r.container("engine").get("restartCount") == 2)
+        r.until("restarted", 480, lambda: r.container("engine").get("restartCount") == 2)
         facts["seconds_to_restart"] = round(time.monotonic() - started, 1)
         wait_ready()
     events = r.kubectl("get", "events", "-o", "jsonpath={.items[*].message}")

@@ -97,8 +97,8 @@ image: {{ include "glm5.image.engine" $ }}
 imagePullPolicy: {{ $.Values.images.pullPolicy }}
 args: {{ index . 1 | toJson }}
 ports:
-  - {name: http, containerPort: 8000}
-  - {name: health, containerPort: 8081}
+  - {name: http, containerPort: 8000, protocol: TCP}
+  - {name: health, containerPort: 8081, protocol: TCP}
 env:
   {{- include "glm5.commonEnv" $ | nindent 2 }}
   - {name: XDG_CACHE_HOME, value: {{ include "glm5.cacheDir" $ }}}
@@ -152,7 +152,7 @@ image: {{ include "glm5.image.service" . }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 args: [sidecar]
 ports:
-  - {name: metrics, containerPort: 9400}
+  - {name: metrics, containerPort: 9400, protocol: TCP}
 env:
   {{- include "glm5.commonEnv" . | nindent 2 }}
 {{- include "glm5.helperLifecycle" . }}
