@@ -13,7 +13,10 @@ from tests.support.staging.large_gguf import SplitSet
 pytestmark = pytest.mark.staging
 
 
-@fault("50 SIGKILLs at random moments", then="each next run continues; 1.05 times the bytes and a part a worker and kill")
+@fault(
+    "50 SIGKILLs at random moments",
+    then="each next run continues; 1.05 times the bytes and a part a worker and kill",
+)
 def test_fifty_kills(model: SplitSet, tmp_path: Path) -> None:
     """Over 50 SIGKILLs the result is whole each time, at 1.05 times the bytes and a part a worker and kill at most."""
     report = stage_with_kills(model, tmp_path, kills=50, connections=2, seconds_a_set=5, part_bytes=1 << 20)

@@ -15,7 +15,8 @@ from typing import Any
 from glm5_service.staging.reasons import REMEDIES, Reason, StagingError
 
 MODULES = tuple(
-    f"tests.staging.{name}" for name in ("test_faults_network", "test_faults_source", "test_faults_volume", "test_kills")
+    f"tests.staging.{name}"
+    for name in ("test_faults_network", "test_faults_source", "test_faults_volume", "test_kills")
 )
 DOCUMENT = Path(__file__).parents[3] / "service/docs/staging-faults.md"
 HEAD = """# Faults and what staging does about them
