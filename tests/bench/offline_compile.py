@@ -26,6 +26,7 @@ from glm5_vllm.attention.kernels.configs import (
     MAX_SPLITS,
     KVFormat,
     LaunchConfig,
+    Tile,
     choose,
 )
 from glm5_vllm.attention.kernels.sparse_mla import attend_kernel, merge_kernel
@@ -132,10 +133,11 @@ def shipped_configurations(capability: int, kv_format: KVFormat) -> set[LaunchCo
         choose(r, h, 2048, kv_format, key, multiprocessors, invariant)
         for r, h, invariant in itertools.product(rows, (8, 64, 128), (False, True))
     }
-    # between 1 and the highest, the number of splits is a constant in an address and nothing else
-    kept = {1, BATCH_INVARIANT_SPLITS, MAX_SPLITS}
-    tiles = {config.tile for config in chosen if config.splits in kept}
-    return {config for config in chosen if config.splits in kept or config.tile not in tiles}
+    # beside "not split", the number of splits is a constant in an address and nothing else: one stands for all
+    shown: dict[tuple[Tile, bool], LaunchConfig] = {}
+    for config in sorted(chosen, key=lambda c: (c.splits == BATCH_INVARIANT_SPLITS, c.splits)):
+        shown[config.tile, config.splits > 1] = config
+    return set(shown.values())
 
 
 def variants() -> list[Variant]:
