@@ -45,7 +45,10 @@ class _RankRecord:
     first_call_at: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        distinct = {name: sorted({str(getattr(layer, name)) for layer in self.layers}) for name in asdict(self.layers[0])}
+        distinct = {
+            name: sorted({str(getattr(layer, name)) for layer in self.layers})
+            for name in asdict(self.layers[0])
+        }
         facts: dict[str, Any] = {name: ",".join(values) for name, values in distinct.items()}
         for name in ("heads_per_rank", "top_k"):
             facts[name] = max(getattr(layer, name) for layer in self.layers)

@@ -60,7 +60,9 @@ def test_ranks_share_whole_blocks(tmp_path: Path) -> None:
     plan, _ = planned(tmp_path, TinySpec(expert_intermediate=512))
 
     check_parallel(plan, parallel(2))
-    with pytest.raises(GGUFError, match=r"size 4 cuts blk\.\d\.ffn_down\S* inside a block: 512 .* at most 2 that"):
+    with pytest.raises(
+        GGUFError, match=r"size 4 cuts blk\.\d\.ffn_down\S* inside a block: 512 .* at most 2 that"
+    ):
         check_parallel(plan, parallel(4))
 
 
