@@ -3,10 +3,10 @@ SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-NOT_FAST := engine or staging or chart or cluster or gpu
+NOT_FAST := engine or staging or chart or cluster or gpu or offline_compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-engine test-staging chart chart-docs images e2e lint format lock clean
+.PHONY: help setup demo test test-engine test-staging test-offline bench-staging chart chart-docs images e2e lint format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,20 @@ test-engine: setup ## tests that start the real vLLM engine on CPU
 
 test-staging: setup ## staging against real servers, with kills and faults
 	$(PYTEST) -m staging
+
+test-offline: setup .venv-triton/.ready ## compile every kernel configuration for SM80, SM89 and SM120, without a card
+	$(PYTEST) -m offline_compile
+
+.venv-triton/.ready: requirements/triton.txt
+	python3.11 -m venv .venv-triton
+	.venv-triton/bin/pip install -q --disable-pip-version-check --no-deps -r $< 2> >(grep -v '^WARNING' >&2)
+	@touch $@
+
+bench-staging: setup ## staging at full size: sources, kills, a sparse 402 GB set, speed against curl (20 minutes)
+	$(BIN)/python -m tests.bench.staging_full sources tests/results/staging-sources.json
+	$(BIN)/python -m tests.bench.staging_full kills tests/results/staging-kills.json
+	$(BIN)/python -m tests.bench.staging_full sparse tests/results/staging-full-size.json
+	$(BIN)/python -m tests.bench.staging_speed tests/results/staging-speed.json
 
 chart: setup .cache/tools/kubectl ## the chart: lint, renders, schemas of three Kubernetes versions, refusals
 	$(PYTEST) -m chart
