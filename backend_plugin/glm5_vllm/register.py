@@ -32,7 +32,9 @@ def register() -> None:
 
         registration.register_backend()
         registration.prefer_backend()
-        _choose_indexer_logits(current_platform.get_device_capability())
+        capability = current_platform.get_device_capability()
+        if capability is not None:
+            _choose_indexer_logits((capability.major, capability.minor))
     patches.apply_all()
 
     from glm5_vllm.gguf.loader import register_loader
@@ -40,8 +42,8 @@ def register() -> None:
     register_loader()
 
 
-def _choose_indexer_logits(capability: tuple[int, int] | None) -> None:
+def _choose_indexer_logits(capability: tuple[int, int]) -> None:
     from glm5_vllm.indexer import fallback
 
-    if capability is not None and fallback.needs_triton_logits(tuple(capability), fallback.has_nvcc()):
+    if fallback.needs_triton_logits(capability, fallback.has_nvcc()):
         fallback.use_triton_logits()

@@ -57,7 +57,7 @@ def make_case(
     device: str = "cpu",
     seed: int = 0,
 ) -> Case:
-    """Random rows with every trap: -1 anywhere, slots beyond the count, an empty row, NaN in slot 0 and what is unused."""
+    """Random rows with every trap: -1 anywhere, slots beyond the count, an empty row, NaN in all that is unused."""
     generator = torch.Generator(device).manual_seed(seed)
     q = torch.randn(rows, heads, LATENT + ROPE, generator=generator, device=device).to(dtype)
     values = torch.randn(num_slots, LATENT + ROPE, generator=generator, device=device)
