@@ -87,7 +87,6 @@ def main() -> int:
     )
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    torch.set_num_threads(2)
     model = reference.load_model(args.model).to(args.device)
     top_k = args.top_k or model.config.index_topk
     for layer in model.model.layers:

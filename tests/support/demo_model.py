@@ -18,6 +18,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "service" / "demo_m
 import check
 import dataset
 import reference
+import vocabulary
+
+__all__ = [
+    "FIRST_SPLIT",
+    "Decider",
+    "chats",
+    "check",
+    "dataset",
+    "deciders",
+    "load",
+    "reference",
+    "vocabulary",
+]
 
 FIRST_SPLIT = reference.splits()[0]
 VOCAB = 1000  # ordinary tokens
