@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.glm5_command import start_glm5
-from tests.support.load import Load, probe_latency
+from tests.support.load import Load, latency
 from tests.support.results import record
 from tests.support.serving import Serving, free_port, start_serving
 
@@ -31,7 +31,7 @@ SETTINGS = (
     "engine.tool_call_parser=glm47",
     "health.canary_idle_seconds=5",
     "drain.endpoint_grace_seconds=1",
-    "drain.limit_seconds=10",
+    "drain.limit_seconds=15",
 )
 # the recorded soak is 30 minutes; the one of every run is bounded
 SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "20"))
@@ -84,6 +84,14 @@ def sidecar(serving: Serving) -> Iterator[tuple[str, int]]:
     yield url, process.pid
     process.terminate()
     process.wait()
+
+
+def _gate_counts(serving: Serving) -> dict[str, Any]:
+    """User requests as the gate counts them at this moment."""
+    counts: dict[str, Any] = httpx.get(
+        f"{serving.api}/_glm5/requests", headers=serving.internal(), timeout=30
+    ).json()
+    return counts
 
 
 def test_every_phase_up_to_ready_is_recorded(serving: Serving) -> None:
@@ -141,38 +149,34 @@ def test_request_id_reaches_the_answer(client: openai.OpenAI) -> None:
 
 def test_idle_engine_is_asked_for_a_token_that_is_not_user_traffic(serving: Serving) -> None:
     """Canaries pass while idle, and users' counts stay as they are."""
-
-    def counts() -> Any:
-        return httpx.get(f"{serving.api}/_glm5/requests", headers=serving.internal(), timeout=30).json()
-
-    passed, before = serving.status()["canary"]["passed"], counts()
+    passed, before = serving.status()["canary"]["passed"], _gate_counts(serving)
     serving.until(lambda: serving.status()["canary"]["passed"] >= passed + 2, 120)
-    assert counts() == before
+    assert _gate_counts(serving) == before
 
 
 def test_probes_and_scrapes_are_fast_under_full_load(serving: Serving, sidecar: tuple[str, int]) -> None:
     """While the engine is saturated no probe fails, p99 is under 50 ms, and a scrape costs little."""
     url, pid = sidecar
     psutil.cpu_percent()
+    sidecar_process = psutil.Process(pid)
     with Load(serving.api, users=16) as load:
-        latency = {
-            name: probe_latency(f"http://127.0.0.1:{serving.health_port}/{name}", SOAK_SECONDS / 2)
+        probes = {
+            name: latency(f"http://127.0.0.1:{serving.health_port}/{name}", SOAK_SECONDS / 2)
             for name in ("livez", "readyz")
         }
         busy = psutil.cpu_percent()
-        before = sum(psutil.Process(pid).cpu_times()[:2])
-        loaded = [httpx.get(url, timeout=10).elapsed.total_seconds() * 1000 for _ in range(20)]
-        cpu_ms = (sum(psutil.Process(pid).cpu_times()[:2]) - before) / 20 * 1000
+        before = sum(sidecar_process.cpu_times()[:2])
+        scrapes = latency(url, 5)
+        cpu_ms = (sum(sidecar_process.cpu_times()[:2]) - before) / scrapes["requests"] * 1000
     assert load.errors == []
-    assert {status for figures in latency.values() for status in figures["statuses"]} == {200}
-    quiet = [httpx.get(url, timeout=10).elapsed.total_seconds() * 1000 for _ in range(20)]
+    assert {status for figures in probes.values() for status in figures["statuses"]} == {200}
     figures = {
         "soak_seconds": SOAK_SECONDS,
-        "requests": load.finished,
+        "user_requests": load.finished,
         "host_cpu_percent": busy,
-        "probes": latency,
-        "scrape_ms_under_load": round(sorted(loaded)[10], 1),
-        "scrape_ms_quiet": round(sorted(quiet)[10], 1),
+        "probes": probes,
+        "scrapes_under_load": scrapes,
+        "scrapes_idle": latency(url, 5),
         "scrape_cpu_ms": round(cpu_ms, 1),
         "core_percent_at_15_s": round(cpu_ms / 15_000 * 100, 2),
     }
@@ -250,12 +254,12 @@ def test_drain_finishes_what_it_can_and_counts_the_rest(serving: Serving) -> Non
             with httpx.stream("POST", f"{serving.api}/v1/completions", json=body, timeout=120) as answer:
                 results[name] = [line for line in answer.iter_lines() if line]
         except httpx.HTTPError as error:
-            results[name] = error
+            results[name] = [error, error]
 
-    threads = [threading.Thread(target=ask, args=pair) for pair in (("short", 100), ("endless", 2000))]
+    threads = [threading.Thread(target=ask, args=pair) for pair in (("short", 60), ("endless", 2000))]
     for thread in threads:
         thread.start()
-    serving.until(lambda: serving.status()["traffic"]["running"] == 2, 20)
+    serving.until(lambda: _gate_counts(serving)["running"] == 2, 20)
     started = time.monotonic()
     serving.process.send_signal(signal.SIGTERM)
     serving.until(lambda: serving.probe("readyz")[0] == 503, 5)
@@ -263,11 +267,9 @@ def test_drain_finishes_what_it_can_and_counts_the_rest(serving: Serving) -> Non
     assert serving.process.wait(60) == 0
     for thread in threads:
         thread.join()
-    assert results["short"][-1] == "data: [DONE]"
-    assert len(results["short"]) > 2
-    assert isinstance(results["endless"], httpx.HTTPError) or results["endless"][-1] != "data: [DONE]"
+    assert '"finish_reason":"length"' in results["short"][-2]
+    assert '"finish_reason":"abort"' in results["endless"][-2]
     outcome = serving.engine_json()["drain"]
-    assert (outcome["finished"], outcome["aborted"]) == (1, 1)
-    assert outcome["refused"] >= 1
-    assert "1 finished, 1 aborted" in (serving.run_dir / "end").read_text()
+    assert (outcome["aborted"], outcome["refused"] >= 1, outcome["finished"] >= 1) == (1, True, True)
+    assert "1 aborted" in (serving.run_dir / "end").read_text()
     record("drain", {**outcome, "to_exit_seconds": round(time.monotonic() - started, 1)})
