@@ -43,3 +43,12 @@ def test_plugin_pin_is_that_of_the_cpu_environment() -> None:
     version = pins.split("VLLM_GGUF_PLUGIN=")[1].split()[0]
 
     assert f"vllm-gguf-plugin=={version}" in pinned
+
+
+def test_every_image_names_its_user() -> None:
+    """Each stage that sets a user has the argument it is made of in scope; otherwise the image would run as root."""
+    stages = (ROOT / "docker" / "Dockerfile").read_text().split("\nFROM ")
+    users = [stage for stage in stages if "USER ${USER_ID}" in stage]
+
+    assert len(users) == 4
+    assert [stage.splitlines()[0] for stage in users if "ARG USER_ID" not in stage.split("USER ")[0]] == []
