@@ -34,9 +34,14 @@ FLOATS = QuantMix(
         pytest.param(TinySpec(splits=3, mtp=True), "float32", (12, 60, 100, 300), id="k-quants-3-splits"),
         pytest.param(TinySpec(layout="kv_b", quants=RARE), "float32", (60, 300), id="rare-types-legacy-kv_b"),
         pytest.param(
-            TinySpec(layout="split2d", quants=FLOATS, **ALL_EXPERTS), "float16", (12, 50), id="float-experts-float16"
+            TinySpec(layout="split2d", quants=FLOATS, **ALL_EXPERTS),
+            "float16",
+            (12, 50),
+            id="float-experts-float16",
         ),
-        pytest.param(TinySpec(shared_layers=(1,), **ALL_EXPERTS), "bfloat16", (12, 50), id="shared-indexer-bfloat16"),
+        pytest.param(
+            TinySpec(shared_layers=(1,), **ALL_EXPERTS), "bfloat16", (12, 50), id="shared-indexer-bfloat16"
+        ),
     ],
 )
 def test_engine_computes_what_the_file_says(
@@ -48,7 +53,9 @@ def test_engine_computes_what_the_file_says(
     hf = tmp_path / "hf"
     hf.mkdir()
     (hf / "config.json").write_text(json.dumps(tiny.hf_config))
-    prompts = [[token % tiny.hf_config["vocab_size"] for token in prompt] for prompt in random_prompts(lengths)]
+    prompts = [
+        [token % tiny.hf_config["vocab_size"] for token in prompt] for prompt in random_prompts(lengths)
+    ]
     arguments = {"dtype": dtype, "tokenizer": str(hf), "skip_tokenizer_init": True, "max_model_len": 1024}
 
     (completions,) = run_engine(EngineRun(str(tiny.paths[-1]), prompts, engine=arguments), tmp_path)
