@@ -62,7 +62,9 @@ def test_staging_killed_in_the_middle_resumes(values: Values, record: Record) ->
         r.kubectl("delete", "pod", "glm5-0", "--grace-period=0", "--force")
         r.until("the next pod stages", 120, lambda: r.pod_uid() not in (None, uid))
         screen = status()
-        r.until("the next pod has staged", 240, lambda: r.container("stage").get("state", {}).get("terminated"))
+        r.until(
+            "the next pod has staged", 240, lambda: r.container("stage").get("state", {}).get("terminated")
+        )
         facts |= {
             "model_bytes": MODEL_BYTES,
             "bytes_before_kill": before,
