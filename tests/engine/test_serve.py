@@ -154,6 +154,7 @@ def test_idle_engine_is_asked_for_a_token_that_is_not_user_traffic(serving: Serv
     assert _gate_counts(serving) == before
 
 
+@pytest.mark.timeout(SOAK_SECONDS + 600)
 def test_probes_and_scrapes_are_fast_under_full_load(serving: Serving, sidecar: tuple[str, int]) -> None:
     """While the engine is saturated no probe fails, p99 is under 50 ms, and a scrape costs little."""
     url, pid = sidecar
