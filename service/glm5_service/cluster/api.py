@@ -56,6 +56,7 @@ class Cluster:
             config = KubeConfig.from_env().get(context)
             if config is None:
                 raise ConfigError(f"no context {context}")
+            self._config = config
             self.client = Client(config=config)
             self.namespace = namespace or config.namespace or "default"
 
@@ -119,14 +120,16 @@ class Cluster:
     def run_dir(self, pod: str, container: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """staging.json and engine.json as they are in the pod; empty where there is none or no way in."""
         try:
-            answer = self.client.exec(
-                pod,
-                namespace=self.namespace,
-                container=container,
-                command=["sh", "-c", READ_RUN_DIR],
-                stdout=True,
-                timeout=10,
-            )
+            # a connection of its own: one that carried a command cannot be used for requests again
+            with Client(config=self._config) as client:
+                answer = client.exec(
+                    pod,
+                    namespace=self.namespace,
+                    container=container,
+                    command=["sh", "-c", READ_RUN_DIR],
+                    stdout=True,
+                    timeout=10,
+                )
         except (httpx2.HTTPError, ApiError, OSError, TimeoutError):
             return {}, {}
         staging, _, engine = str(answer.stdout or "").partition("---")
