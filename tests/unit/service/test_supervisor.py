@@ -29,6 +29,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         pairs = ("engine.profile=cpu", "preflight.enabled=false", *pairs)
         process = start_serving(model, tmp_path, *pairs, fake=True, FAKE_ENGINE=behaviour).process
         running.append(process)
+        wait_for_json(tmp_path / "engine.json", process)
         return process, wait_for_json(tmp_path / "started.json", process)
 
     yield start
