@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from glm5_service.engine.health import Startup
 
 GIB = 1024**3
-_ORDER: tuple[Startup, ...] = ("starting", "loading", "compiling", "warming")
+ORDER: tuple[Startup, ...] = ("starting", "loading", "compiling", "warming")
 _PHASES: tuple[tuple[re.Pattern[str], Startup], ...] = (
     (re.compile(r"Starting to load model |Loading model from scratch"), "loading"),
     (
@@ -47,7 +47,7 @@ class LogFacts:
 def read_line(facts: LogFacts, line: str) -> LogFacts:
     """`facts` after one more line; phases only move forward."""
     for pattern, phase in _PHASES:
-        if pattern.search(line) and _ORDER.index(phase) > _ORDER.index(facts.startup):
+        if pattern.search(line) and ORDER.index(phase) > ORDER.index(facts.startup):
             facts = replace(facts, startup=phase)
     if match := _COMPILED_LATE.search(line):
         facts = replace(facts, compiles_after_warmup=facts.compiles_after_warmup + 1, last_compile=match[1])

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from glm5_service.engine import drain, logwatch, processes
 from glm5_service.engine.backend import check_backend
 from glm5_service.engine.command import EngineCommand
-from glm5_service.engine.health import Facts, Limits, Verdict, assess, canary_is_due
+from glm5_service.engine.health import Facts, Limits, Startup, Verdict, assess, canary_is_due
 from glm5_service.engine.observe import Observer
 from glm5_service.engine.process import EngineProcess, adopt_orphans
 from glm5_service.engine.server import Board, HealthServer
@@ -62,6 +62,7 @@ class Supervisor:
         self._report = Report(launch.identity)
         self._verdict = Verdict("starting", "starting_up", "the engine is started")
         self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: EngineProcess | None = None
         self._canary: asyncio.Task[None] | None = None
         self._board = Board(self._state(), max(MISSED_LOOKS * health.poll_seconds, 30.0), time.monotonic())
@@ -70,7 +71,7 @@ class Supervisor:
         """Start the engine, watch it until it ends or a signal comes, and drain."""
         adopt_orphans()
         self._run_dir.clear()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         server = HealthServer(self._board, self._settings.health.host, self._settings.health.port)
@@ -193,7 +194,18 @@ class Supervisor:
         return self._report.state(self._verdict, self._observer, self._log_facts, pid, datetime.now(UTC))
 
     def _on_line(self, line: str) -> None:
-        self._log_facts = logwatch.read_line(self._log_facts, line)
+        """In the thread that relays the log; a phase shorter than a poll must not go unseen."""
+        facts = logwatch.read_line(self._log_facts, line)
+        is_new, self._log_facts = facts.startup != self._log_facts.startup, facts
+        if is_new and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody asks any more
+                self._loop.call_soon_threadsafe(self._on_startup, facts.startup)
+
+    def _on_startup(self, startup: Startup) -> None:
+        order, facts = logwatch.ORDER, self._observer.facts
+        if order.index(startup) > order.index(facts.startup):
+            self._observer.facts = replace(facts, startup=startup)
+            self._judge()
 
     def _on_signal(self, number: signal.Signals) -> None:
         if not self._stop.is_set():

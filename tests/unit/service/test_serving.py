@@ -75,7 +75,7 @@ def test_ready_after_one_token_from_the_expected_backend(start: Start) -> None:
     state = serving.status()
     assert state["canary"]["passed"] >= 1
     assert state["attested_backends"] == ["TORCH_MLA_SPARSE"]
-    assert [span["phase"] for span in state["phases"]] == ["starting", "warming"]
+    assert [span["phase"] for span in state["phases"]] == ["starting", "loading", "warming"]
     assert serving.engine_json()["phase"] == "ready"
 
 

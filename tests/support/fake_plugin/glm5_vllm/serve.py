@@ -28,6 +28,9 @@ print("engine says hello", flush=True)
 if behaviour.startswith("crash"):
     sys.exit(3)
 if behaviour == "serve":
+    # vLLM's lines for a load that is shorter than any poll
+    print("INFO Starting to load model stand-in...", flush=True)
+    print("INFO init engine (profile, create kv cache, warmup model) took 0.1 s", flush=True)
     core = (
         "import ctypes, time; ctypes.CDLL(None).prctl(15, b'VLLM::EngineCore');"
         "print('up', flush=True); time.sleep(600)"
