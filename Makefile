@@ -24,7 +24,7 @@ test: setup ## the fast tier: every unit, contract and kernel test (3 minutes)
 	OMP_NUM_THREADS=1 $(PYTEST) -m "not ($(NOT_FAST))"
 
 test-engine: setup ## tests that start the real vLLM engine on CPU
-	$(PYTEST) -m engine
+	$(PYTEST) -m engine $(ARGS)
 
 test-staging: setup ## staging against real servers, with kills and faults
 	$(PYTEST) -m staging
