@@ -32,7 +32,9 @@ class Report:
                 self._done.append(PhaseSpan(phase=self._phase, seconds=(now - self._since).total_seconds()))
             self._phase, self._since = verdict.phase, now
         facts = observer.facts
-        since_progress = None if facts.progress_at is None else round(facts.now - facts.progress_at, 3)
+        since_progress = (
+            None if facts.progress_at is None else round(max(facts.now - facts.progress_at, 0.0), 3)
+        )
         memory = self.identity.memory.model_copy(
             update={"weights_reported_bytes": log.weights_bytes, "kv_reported_tokens": log.kv_tokens}
         )

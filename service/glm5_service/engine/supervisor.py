@@ -18,8 +18,8 @@ from glm5_service.engine.backend import check_backend
 from glm5_service.engine.command import EngineCommand
 from glm5_service.engine.health import Facts, Limits, Startup, Verdict, assess, canary_is_due
 from glm5_service.engine.observe import Observer
+from glm5_service.engine.probes import HealthServer
 from glm5_service.engine.process import EngineProcess, adopt_orphans
-from glm5_service.engine.server import Board, HealthServer
 from glm5_service.engine.status import Report
 from glm5_service.engine.vllm_api import VllmApi
 from glm5_service.errors import EngineError, ExitCode
@@ -65,7 +65,7 @@ class Supervisor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: EngineProcess | None = None
         self._canary: asyncio.Task[None] | None = None
-        self._board = Board(self._state(), max(MISSED_LOOKS * health.poll_seconds, 30.0), time.monotonic())
+        self._server: HealthServer | None = None
 
     async def run(self) -> ExitCode:
         """Start the engine, watch it until it ends or a signal comes, and drain."""
@@ -74,8 +74,18 @@ class Supervisor:
         self._loop = loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        server = HealthServer(self._board, self._settings.health.host, self._settings.health.port)
-        server.start()
+        health = self._settings.health
+        stale_seconds = max(MISSED_LOOKS * health.poll_seconds, 30.0)
+        self._server = HealthServer(self._state(), health.host, health.port, stale_seconds)
+        try:
+            self._server.wait_until_listening()
+            code = await self._stay()
+        finally:
+            self._server.stop()
+        return self._conclude(code)
+
+    async def _stay(self) -> int:
+        """The engine's life; returns its exit code."""
         command = self._launch.command
         self._engine = engine = EngineProcess(
             command.argv, {**command.environment, **command.secrets}, self._on_line
@@ -99,8 +109,7 @@ class Supervisor:
                 log.warning("killed what the engine left behind processes=%d", left)
             await self._api.close()
         self._judge()
-        server.stop()
-        return self._conclude(ended.result())
+        return ended.result()
 
     async def _end(self, engine: EngineProcess, ended: asyncio.Task[int]) -> None:
         """Drain, then stop the engine; what does not stop in time is killed."""
@@ -181,7 +190,8 @@ class Supervisor:
         is_change = verdict.phase != self._verdict.phase or not self._run_dir.engine.exists()
         self._verdict = verdict
         state = self._state()
-        self._board.post(state)
+        if self._server:
+            self._server.post(state)
         if is_change or state.drain != self._report.written_drain:
             write(self._run_dir.engine, state)
             self._report.written_drain = state.drain

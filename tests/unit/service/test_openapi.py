@@ -7,14 +7,17 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 
-from glm5_service.engine.server import Board, HealthServer, application
+from glm5_service.engine.probes import HealthServer
+from glm5_service.engine.server import Board, application
 from glm5_service.errors import EngineError
 from glm5_service.rundir import EngineState
+from tests.support.serving import free_port
 
 STATES = {
     "ready": EngineState(phase="ready", since=datetime.now(UTC), reason="idle", started=True, ready=True),
@@ -70,6 +73,22 @@ def test_a_port_that_is_taken_is_an_error() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        server = HealthServer(Board(STATES["ready"], 60, time.monotonic()), "127.0.0.1", port)
+        server = HealthServer(STATES["ready"], "127.0.0.1", port, 60)
         with pytest.raises(EngineError, match=f"the health server cannot listen: 127.0.0.1:{port}"):
-            server.start()
+            server.wait_until_listening()
+        server.stop()
+
+
+def test_states_reach_the_probes_and_the_server_ends_with_its_supervisor() -> None:
+    """What is posted is what is answered, and nobody vouches for an engine that nobody watches."""
+    server = HealthServer(STATES["failed"], "127.0.0.1", port := free_port(), 60)
+    server.wait_until_listening()
+    url = f"http://127.0.0.1:{port}/livez"
+    assert httpx.get(url).status_code == 503
+    server.post(STATES["ready"])
+    deadline = time.monotonic() + 10
+    while httpx.get(url).status_code != 200:
+        assert time.monotonic() < deadline
+    server._states.close()
+    assert server._process.wait(10) == 0
+    server.stop()

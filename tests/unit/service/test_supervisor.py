@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.support.glm5_command import wait_for_json
-from tests.support.serving import start_serving
+from tests.support.serving import Serving, start_serving
 
 Serve = Callable[..., tuple["subprocess.Popen[bytes]", dict[str, Any]]]
 
@@ -21,21 +21,21 @@ Serve = Callable[..., tuple["subprocess.Popen[bytes]", dict[str, Any]]]
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts `glm5 serve` with a stand-in engine of the given behaviour."""
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Serving] = []
     model = tmp_path / "good.gguf"
     model.write_text("good")
 
     def start(behaviour: str, *pairs: str) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
         pairs = ("engine.profile=cpu", "preflight.enabled=false", *pairs)
-        process = start_serving(model, tmp_path, *pairs, fake=True, FAKE_ENGINE=behaviour).process
-        running.append(process)
+        serving = start_serving(model, tmp_path, *pairs, fake=True, FAKE_ENGINE=behaviour)
+        running.append(serving)
+        process = serving.process
         wait_for_json(tmp_path / "engine.json", process)
         return process, wait_for_json(tmp_path / "started.json", process)
 
     yield start
-    for process in running:
-        process.kill()
-        process.wait()
+    for serving in running:
+        serving.stop()
 
 
 def _phase(tmp_path: Path) -> str:
