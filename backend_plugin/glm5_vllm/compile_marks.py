@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from glm5_vllm import envs
-from glm5_vllm.attest import write_whole
+from glm5_vllm.files import write_whole
 
 _running: dict[str, float] = {}
 _lock = threading.Lock()
@@ -78,4 +78,4 @@ def _write() -> None:
         return
     kernel, since = min(_running.items(), key=lambda item: item[1])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({"kernel": kernel, "since": since}))
+    write_whole(path, json.dumps({"kernel": kernel, "since": since}).encode())

@@ -11,6 +11,7 @@ from tests.support.sparse_case import (
     SCALE,
     TOLERANCE,
     Case,
+    expect_reference,
     largest_difference,
     make_case,
     relative_error,
@@ -44,15 +45,6 @@ def run(case: Case, *, batch_invariant: bool = False) -> tuple[torch.Tensor, tor
         kv_scale=case.kv_scale,
         batch_invariant=batch_invariant,
     )
-
-
-def expect_reference(case: Case, out: torch.Tensor, lse: torch.Tensor) -> None:
-    expected_out, expected_lse = reference.sparse_mla(case.q, case.kv_float, case.slots, case.counts, SCALE)
-
-    assert relative_error(out, expected_out) < TOLERANCE[case.q.dtype]
-    assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[case.q.dtype]
-    empty = expected_lse.isinf().all(1)
-    assert torch.count_nonzero(out[empty]) == 0
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 64, 200, 1500])

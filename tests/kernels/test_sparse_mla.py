@@ -18,6 +18,7 @@ from tests.support.sparse_case import (
     SCALE,
     TOLERANCE,
     Case,
+    expect_reference,
     largest_difference,
     make_case,
     relative_error,
@@ -46,15 +47,6 @@ def run(case: Case, launch: LaunchConfig | None = None) -> tuple[torch.Tensor, t
             kv_scale=case.kv_scale,
             config=launch,
         )
-
-
-def expect_reference(case: Case, out: torch.Tensor, lse: torch.Tensor) -> None:
-    expected_out, expected_lse = reference.sparse_mla(case.q, case.kv_float, case.slots, case.counts, SCALE)
-
-    assert relative_error(out, expected_out) < TOLERANCE[case.q.dtype]
-    assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[case.q.dtype]
-    empty = expected_lse.isinf().all(1)
-    assert torch.count_nonzero(out[empty]) == 0
 
 
 @pytest.mark.parametrize("splits", [1, 4])

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from glm5_vllm.attention import reference
+
 LATENT, ROPE = 512, 64
 SCALE = 256**-0.5
 
@@ -107,3 +109,13 @@ def largest_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
         return float("inf")
     finite = ~expected.isinf()
     return (actual - expected)[finite].abs().max().item() if finite.any() else 0.0
+
+
+def expect_reference(case: Case, out: torch.Tensor, lse: torch.Tensor) -> None:
+    """What a kernel gave for `case` is the reference's answer within the tolerance of its type; empty rows are zero."""
+    expected_out, expected_lse = reference.sparse_mla(case.q, case.kv_float, case.slots, case.counts, SCALE)
+
+    assert relative_error(out, expected_out) < TOLERANCE[case.q.dtype]
+    assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[case.q.dtype]
+    empty = expected_lse.isinf().all(1)
+    assert torch.count_nonzero(out[empty]) == 0

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from glm5_vllm import envs
+from glm5_vllm.files import write_whole
 from glm5_vllm.gguf.config import generation_config, hf_config
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.header import MAGIC
@@ -96,7 +95,7 @@ def _write(contents: dict[str, bytes], folder: Path) -> None:
             target = folder / name
             if target.is_file() and target.read_bytes() == data:
                 continue
-            _publish(data, target)
+            write_whole(target, data)
     except OSError as error:
         raise GGUFError(
             f"cannot write the model's config to {folder}",
@@ -104,15 +103,3 @@ def _write(contents: dict[str, bytes], folder: Path) -> None:
             expected="a writable folder",
             remedy="Set GLM5_CACHE_DIR to one",
         ) from error
-
-
-def _publish(data: bytes, target: Path) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

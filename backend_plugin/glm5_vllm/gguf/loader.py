@@ -64,7 +64,7 @@ class GlmDsaModelLoader(GGUFModelLoader):
         if model_config.hf_config.model_type not in MODEL_TYPES:
             model: nn.Module = super().load_model(vllm_config, model_config, prefix)
             return model
-        plan = plan_load(open_model(Path(model_config.model_weights or model_config.model)))
+        plan = plan_of(model_config)
         check_config(plan, model_config.hf_config)
         check_parallel(plan, vllm_config.parallel_config)
         vllm_config.quant_config.unquantized_modules.extend(float_modules(plan))
@@ -81,7 +81,12 @@ class GlmDsaModelLoader(GGUFModelLoader):
         if model_config.hf_config.model_type not in MODEL_TYPES:
             super().load_weights(model, model_config)
             return
-        place(model, plan_load(open_model(Path(model_config.model_weights or model_config.model))))
+        place(model, plan_of(model_config))
+
+
+def plan_of(model_config: Any) -> LoadPlan:
+    """The plan of the file that vLLM's ModelConfig names; raises GGUFError if it is refused."""
+    return plan_load(open_model(Path(model_config.model_weights or model_config.model)))
 
 
 def float_modules(plan: LoadPlan) -> list[str]:

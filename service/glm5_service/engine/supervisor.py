@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from glm5_service.engine import drain, logwatch, processes
 from glm5_service.engine.backend import check_backend
 from glm5_service.engine.command import EngineCommand
-from glm5_service.engine.health import Facts, Limits, Startup, Verdict, assess, canary_is_due
+from glm5_service.engine.health import Facts, Limits, Verdict, assess, canary_is_due
 from glm5_service.engine.observe import Observer
 from glm5_service.engine.probes import HealthServer
 from glm5_service.engine.process import EngineProcess, adopt_orphans
@@ -204,17 +204,16 @@ class Supervisor:
         return self._report.state(self._verdict, self._observer, self._log_facts, pid, datetime.now(UTC))
 
     def _on_line(self, line: str) -> None:
-        """In the thread that relays the log; a phase shorter than a poll must not go unseen."""
-        facts = logwatch.read_line(self._log_facts, line)
-        is_new, self._log_facts = facts.startup != self._log_facts.startup, facts
-        if is_new and self._loop is not None:
+        """In the thread that relays the log; facts change in the loop's thread only."""
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody asks any more
-                self._loop.call_soon_threadsafe(self._on_startup, facts.startup)
+                self._loop.call_soon_threadsafe(self._read_line, line)
 
-    def _on_startup(self, startup: Startup) -> None:
-        order, facts = logwatch.ORDER, self._observer.facts
-        if order.index(startup) > order.index(facts.startup):
-            self._observer.facts = replace(facts, startup=startup)
+    def _read_line(self, line: str) -> None:
+        """Line by line, so that a phase shorter than a poll does not go unseen."""
+        before, self._log_facts = self._log_facts, logwatch.read_line(self._log_facts, line)
+        if self._log_facts.startup != before.startup:
+            self._observer.facts = replace(self._observer.facts, startup=self._log_facts.startup)
             self._judge()
 
     def _on_signal(self, number: signal.Signals) -> None:
