@@ -24,12 +24,13 @@ def register() -> None:
     """Entry point `vllm.general_plugins`: check the version, register backends, apply the patches in their order."""
     from vllm.platforms import current_platform
 
-    from glm5_vllm import patches, versions
+    from glm5_vllm import compile_marks, patches, versions
 
     versions.check_vllm()
     if current_platform.is_cuda():
         from glm5_vllm.attention import registration
 
+        compile_marks.watch_triton()
         registration.register_backend()
         registration.prefer_backend()
         capability = current_platform.get_device_capability()

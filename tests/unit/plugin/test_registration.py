@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from glm5_vllm import compile_marks, patches, register, versions
 from glm5_vllm.attention import registration
+from glm5_vllm.gguf import loader
 
 
 @pytest.fixture
@@ -80,3 +82,24 @@ def test_other_attention_keeps_its_list(registry: Any) -> None:
     listed = registration._with_backend(lambda *_, **__: [registry.FLASH_ATTN])
 
     assert listed(False, SimpleNamespace(major=12)) == [registry.FLASH_ATTN]
+
+
+@pytest.mark.parametrize(("is_cuda", "expected"), [(True, ["watched"]), (False, [])])
+def test_compilations_are_watched_on_cards(
+    registry: Any, monkeypatch: pytest.MonkeyPatch, is_cuda: bool, expected: list[str]
+) -> None:
+    """Where Triton compiles while serving, its compilations are marked; elsewhere Triton is not even imported."""
+    from vllm.platforms import current_platform
+
+    watched: list[str] = []
+    monkeypatch.setattr(current_platform, "is_cuda", lambda: is_cuda)
+    monkeypatch.setattr(current_platform, "get_device_capability", lambda: None)
+    monkeypatch.setattr(versions, "check_vllm", lambda: None)
+    monkeypatch.setattr(registration, "prefer_backend", lambda: None)
+    monkeypatch.setattr(patches, "apply_all", lambda: None)
+    monkeypatch.setattr(loader, "register_loader", lambda: None)
+    monkeypatch.setattr(compile_marks, "watch_triton", lambda: watched.append("watched"))
+
+    register.register()
+
+    assert watched == expected
