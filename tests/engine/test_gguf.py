@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from glm5_service.engine.inspect import inspect_model
+from glm5_service.engine.logwatch import LogFacts, read_line
+from glm5_service.preflight import fit
 from tests.support.engine import EngineRun, run_engine
 from tests.support.hf_model import largest_logprob_difference, load_float32, random_prompts
 from tests.support.tiny_gguf import write_tiny
@@ -26,6 +29,21 @@ RARE = QuantMix(
 FLOATS = QuantMix(
     q_a="BF16", kv_a="F16", k_b="F16", v_b="BF16", dense_in="F16", gate="F16", up="F16", down="BF16"
 )  # fmt: skip
+
+
+def estimated_weights(path: Path, dtype: str) -> int:
+    """Bytes that preflight expects the parameters to take."""
+    gguf = inspect_model(path).gguf
+    assert gguf
+    return fit.demand(gguf, "cpu", 1, 4 if dtype == "float32" else 2, "auto", eager=True).weights
+
+
+def logged_weights(folder: Path) -> int | None:
+    """Bytes that the parameters took, as the supervisor reads it in the engine's log."""
+    facts = LogFacts()
+    for line in (folder / "engine.log").read_text().splitlines():
+        facts = read_line(facts, line)
+    return facts.weights_bytes
 
 
 @pytest.mark.parametrize(
@@ -62,3 +80,4 @@ def test_engine_computes_what_the_file_says(
 
     largest = largest_logprob_difference(load_float32(reference), prompts, completions)
     assert max(largest) < TOLERANCE[dtype], largest
+    assert estimated_weights(tiny.path, dtype) == pytest.approx(logged_weights(tmp_path), rel=0.05)

@@ -101,9 +101,10 @@ def test_every_phase_up_to_ready_is_recorded(serving: Serving) -> None:
     record("startup-phases", {"model": "demo model", "seconds": phases})
 
 
-def test_estimate_of_kv_tokens_is_what_the_engine_reports(serving: Serving) -> None:
-    """Preflight's count of tokens that fit is within 5 percent of vLLM's."""
+def test_estimates_are_what_the_engine_reports(serving: Serving) -> None:
+    """Preflight's bytes of weights and count of tokens that fit are within 5 percent of the engine's."""
     memory = serving.status()["memory"]
+    assert memory["weights_estimated_bytes"] == pytest.approx(memory["weights_reported_bytes"], rel=0.05)
     assert memory["kv_estimated_tokens"] == pytest.approx(memory["kv_reported_tokens"], rel=0.05)
     record("fit-cpu", {"model": "demo model", **memory})
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glm5_vllm.gguf.errors import GGUFError
+from glm5_vllm.gguf.footprint import footprint
 from glm5_vllm.gguf.header import TensorInfo
 from glm5_vllm.gguf.plan import examine, refuse
 from glm5_vllm.gguf.planned import LoadPlan, Role
@@ -46,6 +47,8 @@ def report(plan: LoadPlan) -> dict[str, Any]:
         **_count(model.tensors.values()),
         "types": _by_type(model.tensors.values()),
         "load": _of_role(plan, Role.MAIN),
+        "weights": asdict(footprint(plan.of(Role.MAIN))),
+        "draft_weights": asdict(footprint(plan.of(Role.MTP))),
         "set_aside": {role.value: _of_role(plan, role) for role in (Role.MTP, Role.SHARED_INDEXER)},
         "missing_mtp": list(plan.missing_mtp),
         "refused": [{"name": refusal.name, "reason": refusal.reason} for refusal in plan.refusals],

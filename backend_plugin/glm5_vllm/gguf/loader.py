@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.utils.torch_utils import set_default_torch_dtype
@@ -73,7 +74,10 @@ class GlmDsaModelLoader(GGUFModelLoader):
             with device:
                 model = initialize_model(vllm_config=vllm_config, prefix=prefix)
             place(model, plan)
+            placed = {name: parameter.nbytes for name, parameter in _materialised(model)}
             process_weights_after_loading(model, model_config, device)
+        # the service compares this line with its estimate
+        logger.info("%s: parameters take %d bytes", plan.model.name, resident_bytes(model, placed))
         return model
 
     def load_weights(self, model: nn.Module, model_config: Any) -> None:
@@ -87,6 +91,28 @@ class GlmDsaModelLoader(GGUFModelLoader):
 def plan_of(model_config: Any) -> LoadPlan:
     """The plan of the file that vLLM's ModelConfig names; raises GGUFError if it is refused."""
     return plan_load(open_model(Path(model_config.model_weights or model_config.model)))
+
+
+def resident_bytes(model: nn.Module, placed: Mapping[str, int]) -> int:
+    """Bytes that the parameters of a loaded model hold on this rank, views counted once.
+
+    `placed` gives the bytes of each parameter before it was processed: on CPU, oneDNN takes float weights into a form
+    of its own, of the same size, and leaves empty parameters.
+    """
+    storages: dict[int, int] = {}
+    packed = 0
+    for name, parameter in _materialised(model):
+        storage = parameter.untyped_storage()
+        if storage.nbytes():
+            storages[storage.data_ptr()] = storage.nbytes()
+        else:
+            packed += placed.get(name, 0)
+    return sum(storages.values()) + packed
+
+
+def _materialised(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that exist: those of fused quantised layers do once their parts are joined."""
+    return ((name, parameter) for name, parameter in model.named_parameters() if not is_lazy(parameter))
 
 
 def float_modules(plan: LoadPlan) -> list[str]:

@@ -43,19 +43,26 @@ class Placed(_Report):
     bytes: int
 
 
+class Footprint(_Report):
+    """What parameters take once loaded: packed ones in bytes, floats in elements."""
+
+    packed_sharded: int = 0
+    packed_replicated: int = 0
+    floats_sharded: int = 0
+    floats_replicated: int = 0
+
+    def rank_bytes(self, ranks: int, float_bytes: int) -> int:
+        """Bytes on each of `ranks` GPUs."""
+        sharded = self.packed_sharded + self.floats_sharded * float_bytes
+        return sharded // ranks + self.packed_replicated + self.floats_replicated * float_bytes
+
+
 class Hyperparameters(_Report):
-    """The sizes that memory depends on."""
+    """The sizes that the KV cache depends on."""
 
     layers: int
-    hidden: int
-    heads: int
-    q_lora: int
     kv_lora: int
     rope_dim: int
-    nope_dim: int
-    value_dim: int
-    experts: int
-    indexer_heads: int
     indexer_dim: int
 
 
@@ -79,6 +86,8 @@ class GgufFacts(_Report):
     context_length: int | None = None
     types: dict[str, Placed] = {}
     load: Placed
+    weights: Footprint
+    draft_weights: Footprint = Footprint()
     hyperparameters: Hyperparameters
     indexer_layers: int
     refused: list[Refused] = []

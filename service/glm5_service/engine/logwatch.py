@@ -29,6 +29,8 @@ _PHASES: tuple[tuple[re.Pattern[str], Startup], ...] = (
     ),
 )
 _COMPILED_LATE = re.compile(r"(?:Triton|CuTeDSL|TileLang) [\w ]+ during inference: ([^\s.]+)")
+# our loader's line, of the CPU profile too; on a card vLLM follows with what it measured there
+_PARAMETERS = re.compile(r": parameters take (\d+) bytes")
 _WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 
@@ -51,6 +53,8 @@ def read_line(facts: LogFacts, line: str) -> LogFacts:
             facts = replace(facts, startup=phase)
     if match := _COMPILED_LATE.search(line):
         facts = replace(facts, compiles_after_warmup=facts.compiles_after_warmup + 1, last_compile=match[1])
+    if match := _PARAMETERS.search(line):
+        facts = replace(facts, weights_bytes=int(match[1]))
     if match := _WEIGHTS.search(line):
         facts = replace(facts, weights_bytes=int(float(match[1]) * GIB))
     if match := _KV_TOKENS.search(line):

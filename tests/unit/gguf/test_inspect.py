@@ -29,6 +29,7 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
     """The report has the keys and figures of schema 1."""
     report = report_of(tiny.path, capsys)
     types, hyperparameters = report.pop("types"), report.pop("hyperparameters")
+    weights, draft = report.pop("weights"), report.pop("draft_weights")
     sizes = {tensor.name: len(tensor.data) for tensor in raw.tensors}
     mtp = [size for name, size in sizes.items() if name.startswith("blk.2.")]
 
@@ -57,6 +58,11 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
         "rope_dim": 64,
         "indexer_dim": 128,
     }
+    assert isinstance(weights, dict)
+    assert weights["floats_sharded"] == 2 * 2 * (192 + 256) * 512, "kv_b_proj of two layers and two heads"
+    assert weights["packed_sharded"] + weights["packed_replicated"] < report["load"]["bytes"]  # type: ignore[index]
+    assert isinstance(draft, dict)
+    assert draft["packed_sharded"] > 0
     assert isinstance(types, dict)
     assert set(types) == {"F32", "Q4_K", "Q5_K", "Q6_K", "Q8_0"}
     assert sum(count["tensors"] for count in types.values()) == 71

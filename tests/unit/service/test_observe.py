@@ -152,6 +152,7 @@ def test_canary_that_fails_while_others_get_tokens_says_nothing() -> None:
             LogFacts(startup="warming"),
         ),
         ("INFO GPU KV cache size: 254,080 tokens, Maximum concurrency", LogFacts(kv_tokens=254080)),
+        ("INFO glm5: parameters take 12 bytes", LogFacts(weights_bytes=12)),
         ("INFO Model loading took 1.5 GiB memory and 2.0 seconds", LogFacts(weights_bytes=3 * 2**29)),
         (
             "WARNING Triton kernel JIT compilation during inference: _decode. This causes a latency spike",

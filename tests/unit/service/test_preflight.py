@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.engine.inspect import GgufFacts, Hyperparameters, ModelFacts, Placed
+from glm5_service.engine.inspect import Footprint, GgufFacts, Hyperparameters, ModelFacts, Placed
 from glm5_service.errors import FitError, SettingsError
 from glm5_service.preflight import allreduce, fit
 from glm5_service.preflight.check import check
@@ -36,19 +36,17 @@ GLM5 = GgufFacts(
     bytes=1,
     context_length=202752,
     load=Placed(tensors=1782, bytes=402 * GIB),
-    hyperparameters=Hyperparameters(
-        layers=78,
-        hidden=6144,
-        heads=64,
-        q_lora=2048,
-        kv_lora=512,
-        rope_dim=64,
-        nope_dim=192,
-        value_dim=256,
-        experts=256,
-        indexer_heads=32,
-        indexer_dim=128,
+    weights=Footprint(
+        packed_sharded=398 * GIB,
+        # q_a, kv_a and the indexer's q_b in Q8_0
+        packed_replicated=78 * (2624 * 6144 + 4096 * 2048) * 17 // 16,
+        # kv_b_proj
+        floats_sharded=78 * 64 * 448 * 512,
+        # the indexer's small projections and the router
+        floats_replicated=78 * 160 * 6144 + 75 * 256 * 6144,
     ),
+    draft_weights=Footprint(packed_sharded=5 * GIB),
+    hyperparameters=Hyperparameters(layers=78, kv_lora=512, rope_dim=64, indexer_dim=128),
     indexer_layers=78,
 )
 VERSIONS = {"glm5-service": "0.1.0", "glm5-vllm": "0.1.0", "vllm": "0.33.0"}
@@ -216,11 +214,22 @@ def test_fit_of_glm5_on_eight_96_gib_cards() -> None:
     """402 GiB over 8 cards leave room for about 340k tokens in bf16 and 550k in fp8, as estimated by hand."""
     found = {}
     for kv_dtype in ("auto", "fp8_ds_mla"):
-        need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, False)
+        need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, eager=False)
         found[kv_dtype] = (need.kv_per_token, fit.fit_gpu(need, 96 * GIB, 0.92).kv_tokens)
     assert (found["auto"][0], found["fp8_ds_mla"][0]) == (100_152, 61_464)
     assert found["auto"][1] == pytest.approx(320_000, rel=0.1)
     assert found["fp8_ds_mla"][1] == pytest.approx(520_000, rel=0.1)
+
+
+def test_fit_counts_the_draft_model(tmp_path: Path) -> None:
+    """The block for multi-token prediction takes memory only where speculative decoding loads it."""
+    weights = []
+    for words in ("", "--speculative-config {}"):
+        subject = _subject(tmp_path, **{"engine.extra_args": words})
+        find("memory", subject)
+        assert subject.fit
+        weights.append(subject.fit.demand.weights)
+    assert weights[1] - weights[0] == 5 * GIB // 8
 
 
 def test_cpu_fit_counts_the_kv_cache() -> None:
