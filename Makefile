@@ -32,9 +32,9 @@ test-staging: setup ## staging against real servers, with kills and faults
 test-offline: setup .venv-triton/.ready ## compile every kernel configuration for SM80, SM89 and SM120, without a card
 	$(PYTEST) -m offline_compile
 
-.venv-triton/.ready: requirements/triton.txt
-	python3.11 -m venv .venv-triton
-	.venv-triton/bin/pip install -q --disable-pip-version-check --no-deps -r $< 2> >(grep -v '^WARNING' >&2)
+.venv-%/.ready: requirements/%.txt
+	python3.11 -m venv .venv-$*
+	.venv-$*/bin/pip install -q --disable-pip-version-check --no-deps -r $< 2> >(grep -v '^WARNING' >&2)
 	@touch $@
 
 bench-staging: setup ## staging at full size: sources, kills, a sparse 402 GB set, speed against curl (20 minutes)
@@ -43,7 +43,7 @@ bench-staging: setup ## staging at full size: sources, kills, a sparse 402 GB se
 	$(BIN)/python -m tests.bench.staging_full sparse tests/results/staging-full-size.json
 	$(BIN)/python -m tests.bench.staging_speed tests/results/staging-speed.json
 
-chart: setup .cache/tools/kubectl ## the chart: lint, renders, schemas of three Kubernetes versions, refusals
+chart: setup .cache/tools/kubectl .venv-checkov/.ready ## the chart: lint, renders, schemas of three Kubernetes versions, refusals, policy
 	$(PYTEST) -m chart
 
 chart-docs: setup ## write the chart's schema, README table and goldens after a change of values or templates
@@ -69,5 +69,5 @@ format: setup ## format the code
 lock: setup ## write requirements/*.lock from the environment as it is
 	$(BIN)/python requirements/lock.py
 
-clean: ## remove the environment and every cache
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+clean: ## remove the environments and every cache
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache build dist

@@ -26,7 +26,7 @@ OBJECTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "source token": ({"staging": {"credentials": {"token": "t"}}}, {"Secret/glm5-source"}),
     "events": ({"events": {"enabled": True}}, {"Role/glm5-events", "RoleBinding/glm5-events"}),
     "no service account": ({"serviceAccount": {"create": False}}, {"-ServiceAccount/glm5"}),
-    "no policy": ({"networkPolicy": {"enabled": False}}, {"-NetworkPolicy/glm5"}),
+    "no policy": ({"networkPolicy": {"enabled": False}}, {"-NetworkPolicy/glm5", "-NetworkPolicy/glm5-test"}),
     "ingress": ({"ingress": {"enabled": True, "hosts": ["a"]}}, {"Ingress/glm5"}),
     "route": ({"httpRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}}, {"HTTPRoute/glm5"}),
     "pool": ({"inferencePool": {"enabled": True, "endpointPicker": "e"}}, {"InferencePool/glm5"}),
@@ -37,7 +37,7 @@ OBJECTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "keda": ({"keda": {"enabled": True, "prometheus": "http://p"}}, {"ScaledObject/glm5"}),
     "router": (
         {"replicas": 2, "router": {"enabled": True}},
-        {"Deployment/glm5-router", "Service/glm5-direct"},
+        {"Deployment/glm5-router", "NetworkPolicy/glm5-router", "Service/glm5-direct"},
     ),
     "no tool parser": ({"engine": {"toolCallParser": ""}}, {"-Pod/glm5-test-tool-call"}),
     "no reasoning parser": ({"engine": {"reasoningParser": ""}}, {"-Pod/glm5-test-reasoning"}),
