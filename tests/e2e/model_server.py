@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +20,8 @@ FILES = {
 }
 SUMS = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in FILES.items()).encode()
 CHUNK = 1 << 16
+# small, so that what is counted as sent is not megabytes that wait in the kernel for a slow or dead reader
+SEND_BUFFER_BYTES = 1 << 16
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -27,6 +30,10 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     sent: dict[str, int] = {}  # noqa: RUF012
     lock = Lock()
+
+    def setup(self) -> None:
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        super().setup()
 
     def do_HEAD(self) -> None:
         self.answer(with_body=False)
