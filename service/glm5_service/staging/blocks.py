@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 BLOCK = 4096
@@ -18,8 +19,11 @@ class Window:
     """Room for bytes on their way to a file, laid out so that file offset and address agree modulo a block."""
 
     def __init__(self, size: int) -> None:
-        # anonymous mmap starts at a page; one block more, as the first byte may lie anywhere in a block
-        self.view = memoryview(mmap.mmap(-1, size + BLOCK))
+        # starts at a page; huge ones, where `size` allows it, are faster to write from
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        self.view = memoryview(pages)
         self.position = self.begin = self.end = 0
 
     def restart(self, position: int) -> None:
@@ -28,17 +32,18 @@ class Window:
         self.end = self.begin
 
     @property
-    def room(self) -> int:
-        # never the spare block: a full window then ends at a block, and the next one starts aligned
-        return len(self.view) - BLOCK - self.end
+    def room(self) -> memoryview:
+        """Where the next bytes go; empty when the window is full."""
+        # one block is spare, as the first byte may lie anywhere in a block: a full window ends at a block
+        return self.view[self.end : len(self.view) - BLOCK]
 
     @property
     def count(self) -> int:
         return self.end - self.begin
 
-    def put(self, data: bytes) -> None:
-        self.view[self.end : self.end + len(data)] = data
-        self.end += len(data)
+    def filled(self, count: int) -> None:
+        """`count` bytes were put at the start of `room`."""
+        self.end += count
 
 
 class BlockFile:

@@ -1,5 +1,6 @@
-"""Brings missing bytes: workers read ranges into partial files and hash what arrives in order; hashers read back from
-the volume what did not. A file whose digest matches enters the build. Next hop: build.Build.accept.
+"""Brings missing bytes: workers read ranges into partial files, and the journals are made durable every so often.
+
+Looks into no byte; next hop: hashing.py, which does.
 """
 
 from __future__ import annotations
@@ -9,31 +10,31 @@ import threading
 from collections.abc import Callable, Mapping
 
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.blocks import BLOCK, Window
+from glm5_service.staging.blocks import BLOCK
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import Stopped, Transient
+from glm5_service.staging.hashing import Hashing
 from glm5_service.staging.landing import Landing
 from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.pace import Pace
 from glm5_service.staging.partial import Partial
 from glm5_service.staging.progress import Progress
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import Reason
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.retry import Patience, RateLimit
 from glm5_service.staging.sources.base import Source, Stream
-from glm5_service.staging.transfers import Claim, Transfer, Transfers
+from glm5_service.staging.transfers import Claim, Transfers
 from glm5_service.staging.volume import Volume
 
 # large reads: with many connections on few cores what counts is how often threads take turns
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 19
 # room for arriving bytes over all workers; large writes, and still far from the memory a small container has
-WINDOW_BYTES, LEAST_WINDOW_BYTES, ALL_WINDOWS_BYTES = 2 << 20, 256 << 10, 96 << 20
+WINDOW_BYTES, LEAST_WINDOW_BYTES, ALL_WINDOWS_BYTES = 1 << 20, 256 << 10, 96 << 20
 # a slow connection's bytes are written and journalled at least so often
 FLUSH_SECONDS = 1.0
 CHECKPOINT_SECONDS = 30.0
 LEAST_PART_BYTES, PARTS_EACH = 8 << 20, 8
-DAMAGES_ALLOWED = 1
 JOIN_SECONDS = 5.0
 
 
@@ -72,10 +73,11 @@ class Fetch:
         even = max(LEAST_PART_BYTES, missing // (PARTS_EACH * settings.connections))
         part_bytes = min(settings.part_bytes, even) // BLOCK * BLOCK
         self._transfers = Transfers(partials, part_bytes, settings.architecture, self._halt)
-        hashers = max(1, min(len(files), len(os.sched_getaffinity(0)), 4))
+        self._hashing = Hashing(self._transfers, self._build, self._lock, self._progress, self._halt)
+        hashers = max(1, min(len(files), 2 * len(os.sched_getaffinity(0)), 4))
         keeper = self._thread("keeper", self._keep)
         threads = [self._thread(f"worker-{n}", self._work) for n in range(settings.connections)]
-        threads += [self._thread(f"hasher-{n}", self._catch_up) for n in range(hashers)]
+        threads += [self._thread(f"hasher-{n}", self._hashing.catch_up) for n in range(hashers)]
         for thread in (*threads, keeper):
             thread.start()
         while any(thread.is_alive() for thread in threads) and not self._halt.is_set():
@@ -118,8 +120,6 @@ class Fetch:
         for stream in streams:
             stream.abort()
 
-    # workers
-
     def _work(self) -> None:
         share = ALL_WINDOWS_BYTES // (2 * self._settings.connections)
         landing = Landing(
@@ -131,13 +131,13 @@ class Fetch:
             landing.close()
 
     def _work_with(self, landing: Landing) -> None:
-        while (claim := self._transfers.claim()) is not None:
+        claim: Claim | None = None
+        while (claim := self._transfers.claim(claim)) is not None:
             try:
                 self._bring(claim, landing)
             finally:
                 self._transfers.release(claim)
-            if claim.transfer.is_complete and claim.transfer.hashing.acquire(blocking=False):
-                self._finish(claim.transfer)
+            self._hashing.finish_if_complete(claim.transfer)
 
     def _bring(self, claim: Claim, landing: Landing) -> None:
         """One part, in as many requests as it takes."""
@@ -180,96 +180,27 @@ class Fetch:
         landing.aim(claim.transfer.partial, claim.epoch, claim.position)
         try:
             while claim.position < claim.end:
-                data = stream.read(min(self._read_bytes, claim.end - claim.position, landing.room))
+                room = landing.room[: min(self._read_bytes, claim.end - claim.position)]
+                count = stream.read_into(room)
                 if self._halt.is_set():
                     raise Stopped
                 if claim.is_stale:
                     return
-                if not data:
+                if not count:
                     raise Transient(Reason.UNREACHABLE, "body ended early")
                 self._lock.check()
-                landing.put(data)
-                self._hash(claim, data)
-                claim.position += len(data)
+                landing.filled(count)
+                self._hashing.take(claim, room[:count])
+                claim.position += count
                 now = self._clock.monotonic()
                 if not landing.room or now - turned_at > FLUSH_SECONDS:
                     landing.turn()
                     turned_at = now
-                self._progress.fetched(len(data))
-                pace.check(len(data), self._limit.spend(len(data)))
+                self._progress.fetched(count)
+                pace.check(count, self._limit.spend(count))
         finally:
             if not self._over.is_set():
                 landing.drain()
-
-    def _hash(self, claim: Claim, data: bytes) -> None:
-        """Hash bytes as they arrive if they are the next ones of their file; else a hasher will read them back."""
-        transfer = claim.transfer
-        if transfer.content.position != claim.position or not transfer.hashing.acquire(blocking=False):
-            return
-        try:
-            content = transfer.content
-            if not claim.is_stale and content.position == claim.position:
-                content.take(data)
-        except StagingError as error:
-            self._damaged(transfer, error)
-        finally:
-            transfer.hashing.release()
-
-    # hashers
-
-    def _catch_up(self) -> None:
-        window = Window(READ_BYTES)
-        while (transfer := self._transfers.next_lagging()) is not None:
-            try:
-                content, epoch = transfer.content, transfer.partial.epoch
-                while content.position < (frontier := transfer.partial.frontier):
-                    data = transfer.partial.read(window, content.position, frontier)
-                    if self._halt.is_set():
-                        raise Stopped
-                    if epoch != transfer.partial.epoch or not data:
-                        break
-                    content.take(data)
-                    self._progress.read_back(len(data))
-            except StagingError as error:
-                self._damaged(transfer, error)
-                transfer.hashing.release()
-                continue
-            except BaseException:
-                transfer.hashing.release()
-                raise
-            if transfer.is_complete:
-                self._finish(transfer)
-            else:
-                transfer.hashing.release()
-
-    def _finish(self, transfer: Transfer) -> None:
-        """Let a file into the build whose bytes are all here; the caller acquired `hashing`, it is released here."""
-        try:
-            if transfer.is_done or not transfer.is_complete:
-                return
-            sha256 = transfer.content.finish()
-            self._lock.check()
-            self._build.accept(transfer.partial, sha256)
-            self._progress.files[transfer.partial.file.name] = "verified"
-            self._transfers.finish(transfer)
-        except StagingError as error:
-            if error.reason is not Reason.CORRUPT:
-                raise
-            self._damaged(transfer, error)
-        finally:
-            transfer.hashing.release()
-
-    def _damaged(self, transfer: Transfer, error: StagingError) -> None:
-        """Start the file again; raise the second time, because then it is not the transfer."""
-        transfer.damages += 1
-        if transfer.damages > DAMAGES_ALLOWED:
-            transfer.partial.restart()
-            raise error
-        self._progress.lost(transfer.partial.done_bytes)
-        self._progress.say(f"{transfer.partial.file.name} starts at byte 0: {error.what} {error.value}")
-        self._transfers.start_again(transfer)
-
-    # keeper
 
     def _keep(self) -> None:
         """Every so often make the journals true for a crash of the machine as well."""

@@ -27,11 +27,13 @@ class Landing:
         self._window.restart(position)
 
     @property
-    def room(self) -> int:
+    def room(self) -> memoryview:
+        """Where the next bytes go; empty when it is time to turn."""
         return self._window.room
 
-    def put(self, data: bytes) -> None:
-        self._window.put(data)
+    def filled(self, count: int) -> None:
+        """`count` bytes were put at the start of `room`."""
+        self._window.filled(count)
 
     def turn(self) -> None:
         """Have the window written and go on with the other; raises what writing raised."""

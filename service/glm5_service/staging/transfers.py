@@ -1,7 +1,7 @@
 """Hands out the work of fetching: parts of files to workers, files that lag behind to hashers.
 
-A worker gets the file that fewest others work on, so with as many files as connections each file arrives in order
-and is hashed as it arrives. Knows nothing of HTTP or the volume; next hop: fetch.py.
+A worker stays with its file, then goes to the one that fewest others work on, so with as many files as connections
+each file arrives in order and is hashed as it arrives. Knows nothing of HTTP or the volume; next hop: fetch.py.
 """
 
 from __future__ import annotations
@@ -62,20 +62,31 @@ class Transfers:
         for transfer in self._open:
             self._cut(transfer)
 
-    def claim(self) -> Claim | None:
-        """The next part; waits while parts may still come back; None when every file is done. Raises Stopped."""
+    def claim(self, last: Claim | None) -> Claim | None:
+        """The next part for the worker that brought `last`; waits while parts may still come back; None when every
+        file is done. Raises Stopped."""
         with self._changed:
             while self._open:
                 if self._halt.is_set():
                     raise Stopped
                 ready = [transfer for transfer in self._open if transfer.parts]
                 if ready:
-                    transfer = min(ready, key=lambda one: one.active)
-                    transfer.active += 1
-                    start, end = transfer.parts.popleft()
-                    return Claim(transfer, start, end, transfer.partial.epoch)
+                    return self._next(ready, last)
                 self._changed.wait(0.5)
             return None
+
+    def _next(self, ready: list[Transfer], last: Claim | None) -> Claim:
+        if last is not None and last.transfer in ready and last.transfer.parts[0][0] == last.end:
+            transfer, at = last.transfer, 0
+        else:
+            # of those the one with most to come, or it would be the last to end
+            transfer = min(ready, key=lambda one: (one.active, -len(one.parts)))
+            # the second worker of a file starts at its end, so that the first one's bytes stay in order
+            at = -1 if transfer.active == 1 else 0
+        start, end = transfer.parts[at]
+        del transfer.parts[at]
+        transfer.active += 1
+        return Claim(transfer, start, end, transfer.partial.epoch)
 
     def release(self, claim: Claim) -> None:
         """The worker is through with the claim."""

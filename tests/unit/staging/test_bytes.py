@@ -105,11 +105,15 @@ def test_other_version_is_not_continued(tmp_path: Path, other: RemoteFile) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def put(partial: Partial, position: int, data: bytes) -> None:
-    window = Window(1 << 16)
+def fill(window: Window, position: int, data: bytes) -> Window:
     window.restart(position)
-    window.put(data)
-    partial.write(window, partial.epoch)
+    window.room[: len(data)] = data
+    window.filled(len(data))
+    return window
+
+
+def put(partial: Partial, position: int, data: bytes) -> None:
+    partial.write(fill(Window(1 << 16), position, data), partial.epoch)
 
 
 def test_partial_continues_under_a_new_name(tmp_path: Path) -> None:
@@ -129,10 +133,7 @@ def test_restart_ignores_the_old_epoch(tmp_path: Path) -> None:
     partial = Partial(tmp_path, FILE, "one")
     before = partial.epoch
     partial.restart()
-    window = Window(1 << 16)
-    window.restart(0)
-    window.put(b"x" * 10)
-    partial.write(window, before)
+    partial.write(fill(Window(1 << 16), 0, b"x" * 10), before)
     assert partial.done_bytes == 0
     partial.close()
 
@@ -142,15 +143,13 @@ def test_block_file_writes_any_range(tmp_path_factory: pytest.TempPathFactory, d
     """Ranges at any offset and of any length end up where they belong, around and over block borders."""
     path = tmp_path_factory.mktemp("blocks") / "file"
     size = 5 * BLOCK + 123
-    expected, file, window = bytearray(size), BlockFile(path), Window(4 * BLOCK)
+    expected, file, window = bytearray(size), BlockFile(path), Window(5 * BLOCK)
     try:
         file.write(window)
         for number in range(data.draw(st.integers(1, 4))):
             start = data.draw(st.integers(0, size - 1))
             length = min(data.draw(st.integers(1, 3 * BLOCK)), size - start)
-            window.restart(start)
-            window.put(bytes([number + 1]) * length)
-            file.write(window)
+            file.write(fill(window, start, bytes([number + 1]) * length))
             expected[start : start + length] = bytes([number + 1]) * length
         content = path.read_bytes()
         assert content == bytes(expected[: len(content)])
@@ -167,7 +166,7 @@ def test_full_window_ends_at_a_block() -> None:
     """A window filled from a ragged position ends aligned, so that the next one starts aligned."""
     window = Window(4 * BLOCK)
     window.restart(BLOCK + 100)
-    window.put(bytes(window.room))
+    window.filled(len(window.room))
     assert (window.position + window.count) % BLOCK == 0
 
 

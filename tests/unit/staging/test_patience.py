@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from glm5_service.settings.staging import Secret, StagingSettings
+from glm5_service.staging.answers import public_url, retry_after
 from glm5_service.staging.faults import Stopped, Transient
-from glm5_service.staging.http import origin, public_url, retry_after
+from glm5_service.staging.http import origin
 from glm5_service.staging.pace import Pace
 from glm5_service.staging.peek import architecture_in, peek
 from glm5_service.staging.reasons import REMEDIES, Reason, StagingError

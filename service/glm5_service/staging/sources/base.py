@@ -19,7 +19,8 @@ class Stream(Protocol):
 
     whole: bool
 
-    def read(self, limit: int) -> bytes: ...
+    def read_into(self, room: memoryview) -> int:
+        """Put what has arrived into `room`, as much as fits; returns the bytes, 0 at the end."""
 
     def close(self, *, finished: bool) -> None: ...
 
@@ -54,14 +55,14 @@ class Source(ABC):
                 file.size,
                 expected=f"at most {SMALL_FILE_BYTES} bytes",
             )
-        stream, data = self.open(file, 0, file.size), b""
+        stream, data, count = self.open(file, 0, file.size), bytearray(file.size), 0
         try:
-            while len(data) < file.size and (chunk := stream.read(file.size - len(data))):
-                data += chunk
+            while count < file.size and (more := stream.read_into(memoryview(data)[count:])):
+                count += more
         finally:
             with suppress(OSError):
                 stream.close(finished=False)
-        return data
+        return bytes(data[:count])
 
 
 class HttpSource(Source):

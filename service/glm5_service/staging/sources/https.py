@@ -10,8 +10,9 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.answers import CONTENT_RANGE, public_url
 from glm5_service.staging.checksums import SUMS_NAME, parse_sums
-from glm5_service.staging.http import CONTENT_RANGE, Target, origin, public_url
+from glm5_service.staging.http import Target, origin
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
 from glm5_service.staging.secrets import bearer

@@ -60,13 +60,13 @@ class LocalStream:
     def __init__(self, fd: int, position: int, file: RemoteFile) -> None:
         self._fd, self._position, self._file = fd, position, file
 
-    def read(self, limit: int) -> bytes:
+    def read_into(self, room: memoryview) -> int:
         try:
-            data = os.pread(self._fd, min(limit, 1 << 20), self._position)
+            count = os.preadv(self._fd, [room], self._position)
         except OSError as error:
             raise _fault(error, self._file) from error
-        self._position += len(data)
-        return data
+        self._position += count
+        return count
 
     def close(self, *, finished: bool) -> None:
         os.close(self._fd)
