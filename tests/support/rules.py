@@ -1,4 +1,4 @@
-"""The chart's rules: rendered by helm, or filled in with the defaults of values.yaml where no helm is needed; and promtool."""
+"""The chart's rules, rendered by helm or, where none is needed, filled in with the defaults of values.yaml; promtool."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def rendered(**overrides: Any) -> list[Group]:
     return _rendered(yaml.safe_dump(overrides))
 
 
+@cache
 def filled_in() -> list[Group]:
     """Groups with plausible parameters, without helm: for what concerns names and form only."""
     rule = yaml.safe_load((CHART / "values.yaml").read_text())["prometheusRule"]
@@ -37,7 +38,9 @@ def filled_in() -> list[Group]:
         "runbooks": rule["runbooks"], "startupSeconds": 2403, "sidecarDownFor": "5m", "errorBudget": 0.05,
         **rule["slo"], **rule["thresholds"],
     }  # fmt: skip
-    texts = [re.sub(r"\$\{(\w+)\}", lambda found: str(parameters[found[1]]), path.read_text()) for path in RULES]
+    texts = [
+        re.sub(r"\$\{(\w+)\}", lambda found: str(parameters[found[1]]), path.read_text()) for path in RULES
+    ]
     return [group for text in texts for group in yaml.safe_load(text)["groups"]]
 
 

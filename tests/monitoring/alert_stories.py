@@ -1,0 +1,291 @@
+"""The stories of every alert: when it fires, and when it must not although something happens."""
+
+from __future__ import annotations
+
+from tests.monitoring.stories import (
+    BACKEND,
+    CARD,
+    POD,
+    REPLICAS,
+    Story,
+    counter,
+    gone,
+    healthy,
+    name_of,
+    of_pod,
+    phase,
+    ramp,
+    restarted,
+    steps,
+)
+
+READY, STARTED = of_pod("glm5_engine_ready"), of_pod("glm5_engine_started")
+PENDING, AGE = of_pod("glm5_engine_pending_requests"), of_pod("glm5_engine_progress_age_seconds")
+TOKENS, UP = of_pod("vllm:generation_tokens_total"), of_pod("up", endpoint="metrics")
+WAITING, KV = of_pod("vllm:num_requests_waiting"), of_pod("vllm:kv_cache_usage_perc")
+STARTUP = of_pod("glm5_engine_startup_duration_seconds")
+DONE, FETCHING = of_pod("glm5_staging_phase", phase="done"), of_pod("glm5_staging_phase", phase="fetching")
+REPORTED, PRESENT = (
+    of_pod("glm5_staging_updated_timestamp_seconds"),
+    of_pod("glm5_staging_bytes", state="present"),
+)
+ABORTED = of_pod("glm5_drain_requests", outcome="aborted")
+DRAFTS = of_pod("vllm:spec_decode_num_draft_tokens_total")
+ACCEPTED = of_pod("vllm:spec_decode_num_accepted_tokens_total")
+UTIL, POWER = name_of("DCGM_FI_DEV_GPU_UTIL", CARD), name_of("DCGM_FI_DEV_POWER_USAGE", CARD)
+OWN_CARD = {"gpu": "0", "namespace": "llm", "pod": "glm5-0"}
+CRITICAL, WARNING = POD | {"severity": "critical"}, POD | {"severity": "warning"}
+
+
+def slow(metric: str, le: str, *good: tuple[float, int]) -> dict[str, list[float | None]]:
+    """A latency histogram with 100 observations a minute, of which so many are good."""
+    minutes = sum(part[1] for part in good)
+    return {
+        of_pod(f"{metric}_bucket", le=le): counter(*good),
+        of_pod(f"{metric}_count"): counter((100, minutes)),
+    }
+
+
+def nothing_else(minutes: int) -> dict[str, None]:
+    """Every healthy series left out."""
+    return dict.fromkeys(healthy(minutes))
+
+
+TTFT = ("vllm:time_to_first_token_seconds", "10.0")
+INTER_TOKEN = ("vllm:inter_token_latency_seconds", "0.1")
+SLO = {"namespace": "llm", "release": "glm5"}
+
+FIRING = [
+    Story(
+        "stops serving and stays up", 30,
+        {
+            READY: steps((1, 10), (0, 20)), phase("ready"): steps((1, 10), (0, 20)),
+            phase("stalled"): steps((0, 10), (1, 20)),
+        },
+        {"GLM5NotReady": CRITICAL},
+    ),
+    Story(
+        "fails at every start", 60,
+        {
+            READY: steps((0, 60)), STARTED: steps((0, 60)), phase("ready"): steps((0, 60)), TOKENS: None,
+            phase("failed"): steps((1, 5), (0, 1)) * 10, phase("starting"): steps((0, 5), (1, 1)) * 10,
+        },
+        {"GLM5EngineFailed": CRITICAL},
+    ),
+    Story(
+        "a rank runs another backend", 10,
+        {
+            READY: steps((0, 10)), STARTED: steps((0, 10)),
+            of_pod("glm5_attention_backend_match", rank="0"): steps((0, 10)),
+            of_pod("glm5_attention_backend_info", **BACKEND): None,
+            of_pod("glm5_attention_backend_info", **BACKEND | {"backend": "FLASHMLA"}): steps((1, 10)),
+        },
+        {"GLM5WrongBackend": CRITICAL | {"rank": "0", "backend": "FLASHMLA"}},
+    ),
+    Story(
+        "ready without an attestation", 10,
+        {of_pod("glm5_attention_backend_info", **BACKEND): None, of_pod("glm5_attention_backend_match", rank="0"): None},
+        {"GLM5BackendNotAttested": WARNING},
+    ),
+    Story(
+        "work is queued and no step is taken", 12,
+        {AGE: [*steps((0.2, 8)), *ramp(30, 60, 4)], UTIL: steps((0, 12))},
+        {"GLM5EngineStalled": CRITICAL},
+    ),
+    Story(
+        "steps are taken and no token comes", 30,
+        {TOKENS: counter((6000, 10), (0, 20)), UTIL: steps((40, 30))},
+        {"GLM5EngineStalled": CRITICAL},
+    ),
+    Story(
+        "canaries fail", 20,
+        {of_pod("glm5_canary_total", result="failed"): counter((0, 10), (1, 3), (0, 7)), PENDING: steps((0, 20))},
+        {"GLM5CanaryFailing": CRITICAL},
+    ),
+    Story(
+        "the supervisor is gone and its last word stays", 20,
+        {of_pod("glm5_sidecar_scrape_success", target="supervisor"): steps((1, 5), (0, 15))},
+        {"GLM5SupervisorSilent": WARNING},
+    ),
+    Story(
+        "vLLM's page cannot be read", 20,
+        {of_pod("glm5_sidecar_scrape_success", target="engine"): steps((1, 5), (0, 15))},
+        {"GLM5EngineMetricsMissing": WARNING},
+    ),
+    Story(
+        "vLLM's histogram is called otherwise", 20,
+        {of_pod("vllm:time_to_first_token_seconds_count"): None},
+        {"GLM5EngineMetricsMissing": WARNING},
+    ),
+    Story(
+        "the sidecar does not answer", 20,
+        {**gone(20, 5, 20), UP: steps((1, 5), (0, 15))},
+        {"GLM5SidecarDown": WARNING},
+    ),
+    Story(
+        "a drain aborts requests and the pod goes", 30,
+        {**gone(30, 12, 13), ABORTED: steps((None, 10), (2, 2), (None, 18))},
+        {"GLM5DrainAborted": WARNING},
+    ),
+    Story(
+        "the pod is gone and wanted", 30, gone(30, 5, 30),
+        {"GLM5PodMissing": {"namespace": "llm", "release": "glm5", "severity": "critical"}},
+    ),
+    Story(
+        "one of two pods is pending", 30, {REPLICAS: steps((2, 30))},
+        {"GLM5PodMissing": {"namespace": "llm", "release": "glm5", "severity": "critical"}},
+    ),
+    Story(
+        "nobody knows the StatefulSet", 30, {REPLICAS: None},
+        {"GLM5PodMissing": SLO | {"statefulset": "glm5", "severity": "critical"}},
+    ),
+    Story(
+        "the start takes longer than four fifths of its budget", 60,
+        restarted(60, 10, 30, healthy(60)),
+        {"GLM5StartupOverBudget": WARNING},
+    ),
+    Story(
+        "staging fails and is tried again", 30,
+        {
+            **nothing_else(30), UP: steps((1, 30)), REPLICAS: steps((1, 30)),
+            of_pod("glm5_staging_failed", reason="OutOfSpace"): steps((None, 5), (1, 1), (None, 24)),
+        },
+        {"GLM5StagingFailed": CRITICAL | {"reason": "OutOfSpace"}},
+    ),
+    Story(
+        "the source sends nothing", 30,
+        {
+            **nothing_else(30), UP: steps((1, 30)), REPLICAS: steps((1, 30)), FETCHING: steps((1, 30)),
+            REPORTED: ramp(0, 60, 30), PRESENT: [*ramp(0, 1e9, 10), *steps((9e9, 20))],
+        },
+        {"GLM5StagingStalled": WARNING},
+    ),
+    Story(
+        "the stager reports nothing", 30,
+        {
+            **nothing_else(30), UP: steps((1, 30)), REPLICAS: steps((1, 30)),
+            of_pod("glm5_staging_phase", phase="warming"): steps((1, 30)), REPORTED: [*ramp(0, 60, 5), *steps((240, 25))],
+        },
+        {"GLM5StagingStalled": WARNING},
+    ),
+    Story("more arrives than is served", 40, {WAITING: ramp(0, 2, 40)}, {"GLM5QueueGrowing": WARNING}),
+    Story(
+        "the cache is full and requests wait for it", 30,
+        {KV: steps((0.4, 5), (0.99, 25)), WAITING: steps((0, 5), (3, 25))},
+        {"GLM5KVCacheFull": WARNING},
+    ),
+    Story(
+        "the cache is full and requests are preempted", 30,
+        {KV: steps((0.4, 5), (0.99, 25)), of_pod("vllm:num_preemptions_total"): counter((0, 5), (1, 25))},
+        {"GLM5KVCacheFull": WARNING},
+    ),
+    Story(
+        "kernels are compiled while it serves", 30,
+        {of_pod("glm5_kernel_compiles_after_warmup_total"): counter((0, 10), (1, 4), (0, 16))},
+        {"GLM5CompilesAfterWarmup": WARNING},
+    ),
+    Story(
+        "most proposed tokens are refused", 60,
+        {DRAFTS: counter((6000, 60)), ACCEPTED: counter((1200, 60))},
+        {"GLM5SpecAcceptanceLow": WARNING},
+    ),
+    Story(
+        "cards spin on a barrier", 20,
+        {TOKENS: counter((6000, 5), (0, 15)), POWER: steps((430, 5), (130, 15)), PENDING: steps((0, 20))},
+        {"GLM5HighUtilNoTokens": CRITICAL},
+    ),
+    Story(
+        "cards spin on a barrier, labels honoured", 20,
+        {
+            UTIL: None, POWER: None, PENDING: steps((0, 20)), TOKENS: counter((6000, 5), (0, 15)),
+            name_of("DCGM_FI_DEV_GPU_UTIL", OWN_CARD): steps((100, 20)),
+            name_of("DCGM_FI_DEV_POWER_USAGE", OWN_CARD): steps((430, 5), (130, 15)),
+        },
+        {"GLM5HighUtilNoTokens": CRITICAL},
+    ),
+    Story("the exporter has no power", 40, {POWER: None}, {"GLM5GPUMetricsMissing": WARNING}),
+    Story(
+        "nine of ten first tokens are late", 90, slow(*TTFT, (100, 30), (10, 60)),
+        {"GLM5LatencySLOFast": SLO | {"slo": "ttft", "severity": "critical"},
+         "GLM5LatencySLOSlow": SLO | {"slo": "ttft", "severity": "warning"}},
+    ),
+    Story(
+        "nine of ten tokens are late", 90, slow(*INTER_TOKEN, (100, 30), (10, 60)),
+        {"GLM5LatencySLOFast": SLO | {"slo": "inter_token", "severity": "critical"},
+         "GLM5LatencySLOSlow": SLO | {"slo": "inter_token", "severity": "warning"}},
+    ),
+    Story(
+        "a tenth of the first tokens is late for three days", 600, slow(*TTFT, (90, 600)),
+        {"GLM5LatencySLOSlow": SLO | {"slo": "ttft", "severity": "warning"}}, every=8,
+    ),
+]  # fmt: skip
+
+SILENT = [
+    Story("serves for two hours", 120, {}),
+    Story(
+        "idle for two hours, asked for a token each minute", 120,
+        {
+            PENDING: steps((0, 120)), AGE: steps((55, 120)), TOKENS: counter((1, 120)), UTIL: steps((0, 120)),
+            POWER: steps((90, 120)), **slow(*INTER_TOKEN, (100, 120)),
+        },
+    ),
+    Story(
+        "planned rollout: drains within its limit, is gone for a minute, starts within its budget", 120,
+        restarted(120, 36, 24, {
+            **gone(120, 35, 36),
+            READY: steps((1, 28), (0, 7), (None, 1), (1, 84)),
+            phase("ready"): steps((1, 28), (0, 7), (None, 1), (1, 84)),
+            phase("draining"): steps((0, 28), (1, 7), (None, 1), (0, 84)),
+            ABORTED: steps((None, 33), (0, 2), (None, 85)),
+        }),
+    ),
+    Story("scaled to zero and back", 240, {**gone(240, 30, 180), REPLICAS: steps((1, 30), (0, 150), (1, 60))}),
+    Story("the container restarts once and starts within its budget", 120, restarted(120, 36, 24, healthy(120))),
+    Story(
+        "fails once and starts again", 90,
+        {**restarted(90, 31, 20, healthy(90)), phase("failed"): steps((0, 30), (1, 1), (0, 59)),
+         READY: steps((1, 30), (0, 21), (1, 39))},
+    ),
+    Story(
+        "one scrape in ten fails", 60,
+        {UP: steps((1, 9), (0, 1)) * 6},
+    ),
+    Story(
+        "compiles for three minutes while work is queued", 30,
+        {AGE: [*steps((0.2, 10)), *ramp(10, 60, 3), *steps((0.2, 17))],
+         of_pod("glm5_kernel_compiling"): steps((0, 10), (1, 3), (0, 17)),
+         of_pod("glm5_kernel_compiles_after_warmup_total"): counter((0, 10), (1, 1), (0, 19))},
+    ),
+    Story("a long prompt is read for eight minutes", 40, {TOKENS: counter((6000, 10), (0, 8), (6000, 22))}),
+    Story("one canary fails", 30, {of_pod("glm5_canary_total", result="failed"): counter((0, 10), (1, 1), (0, 19))}),
+    Story("a drain ends with every request finished", 30, {ABORTED: steps((0, 30))}),
+    Story(
+        "staging takes an hour, with a pause of four minutes", 90,
+        {
+            **nothing_else(90), UP: steps((1, 90)), REPLICAS: steps((1, 90)), FETCHING: steps((1, 60), (0, 30)),
+            DONE: steps((0, 60), (1, 30)), REPORTED: ramp(0, 60, 90),
+            PRESENT: [*ramp(0, 1e9, 30), *steps((29e9, 4)), *ramp(30e9, 1e9, 56)],
+        },
+    ),
+    Story(
+        "waits for the lock of another stager", 60,
+        {
+            **nothing_else(60), UP: steps((1, 60)), REPLICAS: steps((1, 60)), REPORTED: ramp(0, 60, 60),
+            of_pod("glm5_staging_phase", phase="waiting"): steps((1, 60)),
+        },
+    ),
+    Story(
+        "the pod is deleted while it stages", 30,
+        {
+            **nothing_else(30), UP: steps((1, 30)), REPLICAS: steps((1, 30)),
+            of_pod("glm5_staging_failed", reason="Interrupted"): steps((None, 10), (1, 1), (None, 19)),
+        },
+    ),
+    Story("forty requests come at once and are served", 40, {WAITING: steps((0, 10), (40, 3), (20, 3), (0, 24))}),
+    Story("the cache is full and nobody waits", 30, {KV: steps((0.99, 30))}),
+    Story("good speculation", 60, {DRAFTS: counter((6000, 60)), ACCEPTED: counter((4200, 60))}),
+    Story("hardly any speculation", 60, {DRAFTS: counter((6, 60)), ACCEPTED: counter((0, 60))}),
+    Story("real work at full utilisation", 30, {UTIL: steps((100, 30)), POWER: steps((560, 30))}),
+    Story("four of a hundred first tokens are late for a day", 300, slow(*TTFT, (96, 300)), every=5),
+    Story("one bad minute", 240, slow(*TTFT, (100, 120), (0, 1), (100, 119))),
+]  # fmt: skip
