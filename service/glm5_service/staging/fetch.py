@@ -28,9 +28,9 @@ from glm5_service.staging.transfers import Claim, Transfers
 from glm5_service.staging.volume import Volume
 
 # large reads: with many connections on few cores what counts is how often threads take turns
-READ_BYTES = 1 << 19
+READ_BYTES = 1 << 20
 # room for arriving bytes over all workers; large writes, and still far from the memory a small container has
-WINDOW_BYTES, LEAST_WINDOW_BYTES, ALL_WINDOWS_BYTES = 1 << 20, 256 << 10, 96 << 20
+WINDOW_BYTES, LEAST_WINDOW_BYTES, ALL_WINDOWS_BYTES = 2 << 20, 256 << 10, 96 << 20
 # a slow connection's bytes are written and journalled at least so often
 FLUSH_SECONDS = 1.0
 CHECKPOINT_SECONDS = 30.0

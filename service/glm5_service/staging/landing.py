@@ -13,8 +13,8 @@ class Landing:
     """Takes a worker's bytes; used by that worker only."""
 
     def __init__(self, window_bytes: int, name: str) -> None:
-        self._free: queue.Queue[Window] = queue.Queue()
-        self._full: queue.Queue[Window | None] = queue.Queue()
+        self._free: queue.SimpleQueue[Window] = queue.SimpleQueue()
+        self._full: queue.SimpleQueue[Window | None] = queue.SimpleQueue()
         self._free.put(Window(window_bytes))
         self._window = Window(window_bytes)
         self._error: BaseException | None = None
@@ -47,7 +47,8 @@ class Landing:
     def drain(self) -> None:
         """Return when every byte is written and journalled; raises what writing raised."""
         self.turn()
-        self._full.join()
+        # the other window comes back once it is written
+        self._free.put(self._free.get())
         if self._error is not None:
             raise self._error
 
@@ -63,4 +64,3 @@ class Landing:
                 self._error = error
             finally:
                 self._free.put(window)
-                self._full.task_done()
