@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).parents[3] / "service/docs/staging-faults.md"
 HEAD = """# Faults and what staging does about them
 
 Each row is a test against a real server or filesystem that injects the fault; the row's last column is what the test
-asserts. Nothing unverified was published in any of them. Made by `python -m tests.support.staging.faults_table`.
+asserts. Nothing unverified was published in any of them. Made by `make staging-docs`.
 
 | Fault | What staging does | Ends |
 |---|---|---|

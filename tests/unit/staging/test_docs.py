@@ -6,7 +6,7 @@ from tests.support.staging import faults_table
 
 
 def test_fault_table_is_current() -> None:
-    """The table is what the fault tests make; `python -m tests.support.staging.faults_table` writes it."""
+    """The table is what the fault tests make; `make staging-docs` writes it."""
     assert faults_table.text() == faults_table.DOCUMENT.read_text()
 
 
