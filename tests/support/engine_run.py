@@ -27,6 +27,9 @@ def main(spec_path: str, out_path: str) -> None:
     vllm_distribution_name.apply()
     from vllm import LLM, SamplingParams
 
+    drafts: list[list[int]] = []
+    if "speculative_config" in spec["engine"]:
+        _record_drafts(drafts)
     llm = LLM(spec["model"], enforce_eager=True, max_num_seqs=8, max_logprobs=20, **spec["engine"])
     sampling = SamplingParams(
         max_tokens=spec["max_tokens"], temperature=0, ignore_eos=spec["ignore_eos"], logprobs=spec["logprobs"]
@@ -35,7 +38,21 @@ def main(spec_path: str, out_path: str) -> None:
     for _ in range(spec["rounds"]):
         outputs = llm.generate([{"prompt_token_ids": p} for p in spec["prompts"]], sampling, use_tqdm=False)
         rounds.append([_completion(output) for output in outputs])
-    Path(out_path).write_text(json.dumps({"rounds": rounds}))
+    Path(out_path).write_text(json.dumps({"rounds": rounds, "drafts": drafts}))
+
+
+def _record_drafts(drafts: list[list[int]]) -> None:
+    """Note what the draft model proposes to the first request at each step; vLLM tells only how much was accepted."""
+    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+
+    original = SpecDecodeBaseProposer.propose
+
+    def propose(self: Any, *args: Any, **kwargs: Any) -> Any:
+        proposed = original(self, *args, **kwargs)
+        drafts.append(proposed[0].tolist())
+        return proposed
+
+    SpecDecodeBaseProposer.propose = propose
 
 
 def _completion(output: Any) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 
@@ -85,6 +87,61 @@ def largest_logprob_difference(
             )
         )
     return largest
+
+
+def draft_tokens(
+    main: GlmMoeDsaForCausalLM, mtp: dict[str, Any], tokens: list[int], from_length: int
+) -> list[int]:
+    """What multi-token prediction proposes after each prefix of `tokens` of at least `from_length`, in float32.
+
+    The block is DeepSeek-V3's (arXiv 2412.19437, equations 21 to 23): it reads the main model's state at a position and
+    the embedding of the token after it. As in vLLM, the embedding at position 0 is zero.
+
+    Args:
+        main: the main model.
+        mtp: the block's weights by HF name without the layer's prefix.
+        tokens: prompt and continuation.
+        from_length: the shortest prefix.
+    """
+    weights = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in mtp.items()}
+    block = GlmMoeDsaForCausalLM(_one_sparse_layer(main.config)).float().eval()
+    taken = {
+        name: weights[name.removeprefix("model.layers.0.")]
+        for name in block.state_dict()
+        if name.startswith("model.layers.0.") and ".experts." not in name
+    }
+    for part in ("gate_up", "down"):
+        names = [part] if part == "down" else ["gate", "up"]
+        taken[f"model.layers.0.mlp.experts.{part}_proj"] = torch.stack(
+            [
+                torch.cat([weights[f"mlp.experts.{expert}.{name}_proj.weight"] for name in names])
+                for expert in range(main.config.n_routed_experts)
+            ]
+        )
+    taken["model.norm.weight"] = weights["shared_head.norm.weight"]
+    taken["lm_head.weight"] = main.lm_head.weight
+    missing = block.load_state_dict(taken, strict=False).missing_keys
+    assert missing == ["model.embed_tokens.weight"], missing
+    with torch.no_grad():
+        states = main.model(torch.tensor([tokens[:-1]]), use_cache=False).last_hidden_state
+        embedded = main.model.embed_tokens(torch.tensor([tokens[1:]]))
+        embedded[:, 0] = 0
+        joined = torch.cat(
+            [_norm(embedded, weights["enorm.weight"], main), _norm(states, weights["hnorm.weight"], main)], -1
+        )
+        logits = block(inputs_embeds=joined @ weights["eh_proj.weight"].T, use_cache=False).logits[0]
+    return logits[from_length - 2 :].argmax(-1).tolist()
+
+
+def _one_sparse_layer(config: GlmMoeDsaConfig) -> GlmMoeDsaConfig:
+    values = {name: value for name, value in config.to_dict().items() if name != "layer_types"} | {
+        "num_hidden_layers": 1, "first_k_dense_replace": 0, "mlp_layer_types": ["sparse"], "indexer_types": ["full"],
+    }  # fmt: skip
+    return GlmMoeDsaConfig(**values)
+
+
+def _norm(values: torch.Tensor, weight: torch.Tensor, model: GlmMoeDsaForCausalLM) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(values, weight.shape, weight, model.config.rms_norm_eps)
 
 
 def load_float32(folder: Path) -> GlmMoeDsaForCausalLM:

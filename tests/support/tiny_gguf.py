@@ -36,6 +36,12 @@ class TinyModel:
         """The file to name: the only one, or the first split."""
         return self.paths[0]
 
+    def mtp_reference(self) -> dict[str, Floats]:
+        """The weights of the MTP block by HF name, without the layer's prefix."""
+        prefix = f"model.layers.{self.spec.layers}."
+        found = self.reference.items()
+        return {name.removeprefix(prefix): values for name, values in found if name.startswith(prefix)}
+
     def write_reference(self, folder: Path) -> Path:
         """Write config.json and model.safetensors that transformers loads; the MTP block is left out."""
         from safetensors.numpy import save_file

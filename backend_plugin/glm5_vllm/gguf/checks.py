@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.indexshare import FULL
 from glm5_vllm.gguf.names import Treatment
-from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor, Role
+from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor
 
 # HF config key -> the hyperparameter it must equal: a config of another model would load and answer nonsense
 CONFIG_KEYS = {
@@ -53,11 +54,11 @@ def check_config(plan: LoadPlan, config: Any) -> None:
         raise _config_error(plan, "index_topk_pattern", found, pattern)
 
 
-def check_parallel(plan: LoadPlan, parallel: Any) -> None:
-    """Raise GGUFError where the ranks cannot share this file's blocks.
+def check_parallel(tensors: Iterable[PlannedTensor], parallel: Any) -> None:
+    """Raise GGUFError where the ranks cannot share the blocks of these tensors.
 
     Args:
-        plan: the load plan.
+        tensors: what is loaded.
         parallel: vLLM's ParallelConfig.
     """
     if parallel.enable_expert_parallel:
@@ -67,7 +68,7 @@ def check_parallel(plan: LoadPlan, parallel: Any) -> None:
             remedy="Leave the flag out",
         )
     size = parallel.tensor_parallel_size
-    for planned in plan.of(Role.MAIN):
+    for planned in tensors:
         if planned.treatment is Treatment.KEEP and planned.target.endswith(CUT_BY_COLUMNS):
             _check_columns(planned, size)
 

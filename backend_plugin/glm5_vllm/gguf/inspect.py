@@ -16,6 +16,12 @@ from glm5_vllm.gguf.planned import LoadPlan, Role
 from glm5_vllm.gguf.splits import open_model
 
 SCHEMA = 1
+# what the main model does not load, and why it is there
+_ASIDE = {
+    Role.MTP: "multi-token prediction, for the draft model",
+    Role.MTP_COPY: "its own embedding and head, which it shares with the main model",
+    Role.SHARED_INDEXER: "indexers nobody runs",
+}
 
 
 def inspect(path: Path) -> LoadPlan:
@@ -49,7 +55,7 @@ def report(plan: LoadPlan) -> dict[str, Any]:
         "load": _of_role(plan, Role.MAIN),
         "weights": asdict(footprint(plan.of(Role.MAIN))),
         "draft_weights": asdict(footprint(plan.of(Role.MTP))),
-        "set_aside": {role.value: _of_role(plan, role) for role in (Role.MTP, Role.SHARED_INDEXER)},
+        "set_aside": {role.value: _of_role(plan, role) for role in _ASIDE},
         "missing_mtp": list(plan.missing_mtp),
         "refused": [{"name": refusal.name, "reason": refusal.reason} for refusal in plan.refusals],
     }
@@ -75,13 +81,9 @@ def text(plan: LoadPlan) -> str:
         for name, count in facts["types"].items()
     ]
     lines.append(f"  would load    {facts['load']['tensors']} tensors, {_size(facts['load']['bytes'])}")
-    notes = {
-        Role.MTP: "multi-token prediction, for the draft model",
-        Role.SHARED_INDEXER: "indexers nobody runs",
-    }
     for role, count in facts["set_aside"].items():
         if count["tensors"]:
-            note = notes[Role(role)]
+            note = _ASIDE[Role(role)]
             lines.append(f"  sets aside    {count['tensors']} tensors, {_size(count['bytes'])} ({note})")
     if plan.missing_mtp:
         lines.append(f"  no draft      {len(plan.missing_mtp)} tensors of its block are missing")

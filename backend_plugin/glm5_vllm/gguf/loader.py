@@ -32,8 +32,10 @@ from glm5_vllm.gguf.splits import open_model
 
 logger = logging.getLogger("vllm.glm5.gguf")
 
-# vLLM's model types whose weights a glm-dsa file holds
-MODEL_TYPES = ("glm_moe_dsa",)
+# vLLM's models whose weights a glm-dsa file holds: the main model, and the draft model for multi-token prediction
+ROLES = {"GlmMoeDsaForCausalLM": Role.MAIN, "DeepseekV32MTPModel": Role.MTP}
+# parameters that vLLM replaces by the main model's once the draft model is loaded
+SHARED_WITH_MAIN = ("embed_tokens.", "shared_head.head.")
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -54,7 +56,7 @@ def register_loader() -> None:
 
 
 class GlmDsaModelLoader(GGUFModelLoader):
-    """Loads GlmMoeDsaForCausalLM from a GGUF file or a set of splits, whichever of them is named."""
+    """Loads the models of `ROLES` from a GGUF file or a set of splits, whichever of them is named."""
 
     def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
         """Build the model on its device and fill it.
@@ -62,18 +64,22 @@ class GlmDsaModelLoader(GGUFModelLoader):
         Raises:
             GGUFError: the file is refused (before anything is allocated), or a parameter was left without a value.
         """
-        if model_config.hf_config.model_type not in MODEL_TYPES:
+        role = _role_of(model_config)
+        if role is None:
             model: nn.Module = super().load_model(vllm_config, model_config, prefix)
             return model
         plan = plan_of(model_config)
+        if _is_draft_of(vllm_config.speculative_config, model_config):
+            # said with the main model, not after its hundreds of GB are loaded
+            plan.check_mtp()
         check_config(plan, model_config.hf_config)
-        check_parallel(plan, vllm_config.parallel_config)
-        vllm_config.quant_config.unquantized_modules.extend(float_modules(plan))
+        check_parallel(plan.of(role), vllm_config.parallel_config)
+        vllm_config.quant_config.unquantized_modules.extend(float_modules(plan, role))
         device = torch.device(vllm_config.device_config.device)
         with set_default_torch_dtype(model_config.dtype):
             with device:
-                model = initialize_model(vllm_config=vllm_config, prefix=prefix)
-            place(model, plan)
+                model = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+            place(model, plan, role)
             placed = {name: parameter.nbytes for name, parameter in _materialised(model)}
             process_weights_after_loading(model, model_config, device)
         # the service compares this line with its estimate
@@ -82,10 +88,22 @@ class GlmDsaModelLoader(GGUFModelLoader):
 
     def load_weights(self, model: nn.Module, model_config: Any) -> None:
         """Fill a model that exists already."""
-        if model_config.hf_config.model_type not in MODEL_TYPES:
+        role = _role_of(model_config)
+        if role is None:
             super().load_weights(model, model_config)
             return
-        place(model, plan_of(model_config))
+        place(model, plan_of(model_config), role)
+
+
+def _role_of(model_config: Any) -> Role | None:
+    return ROLES.get(model_config.hf_config.architectures[0])
+
+
+def _is_draft_of(speculative_config: Any, model_config: Any) -> bool:
+    """Whether a draft model is to be loaded from the same file."""
+    draft = getattr(speculative_config, "draft_model_config", None)
+    weights = getattr(draft, "model_weights", None)
+    return bool(weights) and weights == model_config.model_weights
 
 
 def plan_of(model_config: Any) -> LoadPlan:
@@ -115,18 +133,18 @@ def _materialised(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if not is_lazy(parameter))
 
 
-def float_modules(plan: LoadPlan) -> list[str]:
-    """Names of the modules whose weights the model must hold in float."""
+def float_modules(plan: LoadPlan, role: Role) -> list[str]:
+    """Names of the modules whose weights the model in this role must hold in float."""
     modules = set()
-    for planned in plan.of(Role.MAIN):
+    for planned in plan.of(role):
         if planned.treatment is not Treatment.KEEP and planned.target.endswith(".weight"):
             name = planned.target.removesuffix(".weight")
             modules.add(name.split(f".{EXPERT}")[0])
     return sorted(modules)
 
 
-def place(model: Any, plan: LoadPlan) -> Placed:
-    """Hand every planned tensor to the model's own weight loaders and check that each parameter got a value.
+def place(model: Any, plan: LoadPlan, role: Role) -> Placed:
+    """Hand every planned tensor of a role to the model's own weight loaders and check that each parameter got a value.
 
     Raises:
         GGUFError: parameters were never written; names them.
@@ -134,8 +152,10 @@ def place(model: Any, plan: LoadPlan) -> Placed:
     started = time.monotonic()
     placed = Placed()
     with TensorReader(plan.model) as reader:
-        written = model.load_weights(_named_weights(plan, reader, placed))
+        written = model.load_weights(_named_weights(plan, role, reader, placed))
     never_written = sorted(set(dict(model.named_parameters())) - set(written))
+    if role is Role.MTP:
+        never_written = [name for name in never_written if not any(part in name for part in SHARED_WITH_MAIN)]
     if never_written:
         raise GGUFError(
             f"parameters of the model that {plan.model.name} has no tensor for",
@@ -144,22 +164,22 @@ def place(model: Any, plan: LoadPlan) -> Placed:
             remedy="Report it with the output of 'python -m glm5_vllm.gguf inspect': the plan and the model disagree",
         )
     logger.info(
-        "%s: %d tensors, %d bytes placed in %.1f s; set aside: %d of the MTP block, %d of shared indexers",
+        "%s, %s: %d tensors, %d bytes placed in %.1f s; %d tensors are for others",
         plan.model.name,
+        role.value,
         placed.tensors,
         placed.nbytes,
         time.monotonic() - started,
-        sum(len(planned.sources) for planned in plan.of(Role.MTP)),
-        sum(len(planned.sources) for planned in plan.of(Role.SHARED_INDEXER)),
+        len(plan.model.tensors) - placed.tensors,
     )
     return placed
 
 
 def _named_weights(
-    plan: LoadPlan, reader: TensorReader, placed: Placed
+    plan: LoadPlan, role: Role, reader: TensorReader, placed: Placed
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """(HF name, tensor) in the order of the file's blocks, counting what was taken."""
-    tensors = plan.of(Role.MAIN)
+    tensors = plan.of(role)
     total = sum(planned.nbytes for planned in tensors)
     line_due = time.monotonic() + _SECONDS_BETWEEN_LINES
     for planned in tensors:

@@ -37,7 +37,7 @@ class Where(StrEnum):
     KV_B_SPLIT = "kv_b_split"
     KV_B_WHOLE = "kv_b_whole"
     MTP = "mtp"
-    MTP_OPTIONAL = "mtp_optional"
+    MTP_COPY = "mtp_copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +190,9 @@ BLOCK_RULES = (
     ),
     _norm("nextn.enorm.weight", "enorm.weight", Where.MTP, _hidden),
     _norm("nextn.hnorm.weight", "hnorm.weight", Where.MTP, _hidden),
-    _norm("nextn.shared_head_norm.weight", "shared_head.norm.weight", Where.MTP_OPTIONAL, _hidden),
-    Rule("nextn.embed_tokens.weight", "embed_tokens.weight", Where.MTP_OPTIONAL, _vocab),
-    Rule("nextn.shared_head_head.weight", "shared_head.head.weight", Where.MTP_OPTIONAL, _vocab),
+    _norm("nextn.shared_head_norm.weight", "shared_head.norm.weight", Where.MTP, _hidden),
+    Rule("nextn.embed_tokens.weight", "embed_tokens.weight", Where.MTP_COPY, _vocab),
+    Rule("nextn.shared_head_head.weight", "shared_head.head.weight", Where.MTP_COPY, _vocab),
 )
 
 # vLLM computes each of these groups in one layer, whose parts are either all quantised or all float

@@ -27,6 +27,7 @@ from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor, Refusal, Role
 from glm5_vllm.gguf.quant_types import LOADABLE_NAMES
 from glm5_vllm.gguf.splits import Model
 
+_COPIES = {Where.MTP_COPY: Role.MTP_COPY}
 BLOCK_NAME = re.compile(r"blk\.(\d{1,4})\.(.+)")
 
 
@@ -122,7 +123,7 @@ class _Planner:
             if tensor is not None:
                 if self._accepts(rule, tensor):
                     accepted[rule.gguf] = (rule, tensor)
-            elif rule.where is not Where.MTP_OPTIONAL and (runs_indexer or rule.where is not Where.INDEXER):
+            elif rule.where is not Where.MTP_COPY and (runs_indexer or rule.where is not Where.INDEXER):
                 self._miss(f"blk.{layer}.{rule.gguf}", role)
         self._check_one_type(accepted)
         self._add_kv_b(layer, role, accepted)
@@ -131,7 +132,7 @@ class _Planner:
             is_unused = rule.where is Where.INDEXER and not runs_indexer
             treatment = Treatment.FLOAT if name in floats else _treatment(rule, tensor)
             target = f"model.layers.{layer}.{rule.hf}"
-            tensor_role = Role.SHARED_INDEXER if is_unused else role
+            tensor_role = Role.SHARED_INDEXER if is_unused else _COPIES.get(rule.where, role)
             self.planned.append(PlannedTensor(target, tensor_role, treatment, tensor.shape, (tensor,), layer))
 
     def refuse_unused(self, tensors: Iterable[TensorInfo]) -> None:
@@ -189,7 +190,7 @@ def _rules_of(layer: int, h: Hyperparameters, *, has_whole_kv_b: bool) -> list[R
     wanted = {Where.BLOCK, Where.INDEXER, Where.DENSE if layer < h.dense_layers else Where.MOE}
     wanted.add(Where.KV_B_WHOLE if has_whole_kv_b else Where.KV_B_SPLIT)
     if layer >= h.layers:
-        wanted |= {Where.MTP, Where.MTP_OPTIONAL}
+        wanted |= {Where.MTP, Where.MTP_COPY}
     return [rule for rule in BLOCK_RULES if rule.where in wanted]
 
 

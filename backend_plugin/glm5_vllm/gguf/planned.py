@@ -18,6 +18,8 @@ class Role(StrEnum):
     MAIN = "main"
     MTP = "mtp"
     """The block that predicts the token after next: the draft model loads it, the main model skips it."""
+    MTP_COPY = "mtp_copy"
+    """That block's own embedding and head: vLLM gives the draft model the main model's, so nobody loads them."""
     SHARED_INDEXER = "shared_indexer"
     """An indexer's tensors in a layer that reuses another layer's selection: nobody loads them."""
 

@@ -51,6 +51,7 @@ def apply_all() -> None:
         cpu_rotary_embedding,
         gguf_config_source,
         gguf_cpu_operations,
+        gguf_draft_config,
         gguf_float_experts,
         gguf_replicated_linear,
         vllm_distribution_name,
@@ -63,5 +64,6 @@ def apply_all() -> None:
         cpu_indexer.apply()
         gguf_cpu_operations.apply()
     gguf_config_source.apply()
+    gguf_draft_config.apply()
     gguf_float_experts.apply()
     gguf_replicated_linear.apply()

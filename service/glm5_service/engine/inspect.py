@@ -88,6 +88,7 @@ class GgufFacts(_Report):
     load: Placed
     weights: Footprint
     draft_weights: Footprint = Footprint()
+    missing_mtp: list[str] = []
     hyperparameters: Hyperparameters
     indexer_layers: int
     refused: list[Refused] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import metadata
 
 from glm5_service.engine.command import Profile
-from glm5_service.engine.inspect import inspect_model, locate, require_plugin
+from glm5_service.engine.inspect import Footprint, inspect_model, locate, require_plugin
 from glm5_service.engine.ports import require_free_port
 from glm5_service.engine.profile import resolve_profile
-from glm5_service.errors import EngineError, SettingsError
+from glm5_service.errors import EngineError, ModelError, SettingsError
 from glm5_service.preflight import fit
 from glm5_service.preflight.report import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject
@@ -88,7 +88,18 @@ def model(subject: Subject) -> Finding:
     gguf = subject.model.gguf
     if gguf is None:
         return passed(f"Hugging Face folder, {subject.model.architecture}")
+    if _wants_draft(subject) and (gguf.missing_mtp or gguf.draft_weights == Footprint()):
+        raise ModelError(
+            "multi-token prediction is asked for, and the file has no whole block for it",
+            ", ".join(gguf.missing_mtp[:3]) or "no block",
+            expected="the block behind the last layer, as converters write it",
+            remedy="Serve without --speculative-config (chart: engine.mtpTokens 0), or stage a file that has it.",
+        )
     return passed(f"{gguf.architecture}, {gguf.load.tensors} tensors, {fit.gib(gguf.load.bytes)}")
+
+
+def _wants_draft(subject: Subject) -> bool:
+    return any(word.startswith(SPECULATIVE_FLAG) for word in subject.settings.engine.extra_args)
 
 
 def memory(subject: Subject) -> Finding:
@@ -105,7 +116,7 @@ def memory(subject: Subject) -> Finding:
         dtype_bytes,
         engine.kv_cache_dtype,
         eager=eager,
-        with_draft=any(word.startswith(SPECULATIVE_FLAG) for word in engine.extra_args),
+        with_draft=_wants_draft(subject),
     )
     if subject.profile == "cpu":
         subject.fit = fit.fit_cpu(need, subject.host.available_bytes, engine.cpu_kv_cache_gib * GIB)

@@ -46,6 +46,7 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
         "load": {"tensors": 44, "bytes": sum(sizes.values()) - sum(mtp)},
         "set_aside": {
             "mtp": {"tensors": 27, "bytes": sum(mtp)},
+            "mtp_copy": {"tensors": 0, "bytes": 0},
             "shared_indexer": {"tensors": 0, "bytes": 0},
         },
         "missing_mtp": [],

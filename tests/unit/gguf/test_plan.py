@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,17 @@ def test_mtp_block_is_optional(raw: RawGGUF, tmp_path: Path) -> None:
         plan.check_mtp()
 
 
+@pytest.mark.parametrize("name", ["embed_tokens", "shared_head_head"])
+def test_mtp_blocks_own_embedding_and_head_are_set_aside(raw: RawGGUF, tmp_path: Path, name: str) -> None:
+    """vLLM gives the draft model the main model's embedding and head, so a file's copies of them are nobody's."""
+    original = next(tensor for tensor in raw.tensors if tensor.name == "token_embd.weight")
+    raw.tensors.append(replace(original, name=f"blk.2.nextn.{name}.weight"))
+    plan = plan_load(open_model(raw.write(tmp_path / "m.gguf")))
+
+    assert [p.sources[0].name for p in plan.of(Role.MTP_COPY)] == [f"blk.2.nextn.{name}.weight"]
+    plan.check_mtp()
+
+
 def test_no_mtp_block(split: TinyModel) -> None:
     """A file without the block cannot serve as draft model."""
     with pytest.raises(GGUFError, match=r"^tiny-glm-dsa has no block for multi-token prediction"):
@@ -147,4 +159,4 @@ def test_glm5_in_figures(glm5: list[Path]) -> None:
 
     assert len(plan.model.tensors) == 1809
     assert round(sum(sizes.values()) / 2**30, 1) == 432.8
-    assert [len(plan.of(role)) for role in Role] == [1782 - 78, 27 - 1, 0]
+    assert [len(plan.of(role)) for role in Role] == [1782 - 78, 27 - 1, 0, 0]

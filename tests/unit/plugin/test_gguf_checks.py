@@ -11,7 +11,7 @@ import pytest
 from glm5_vllm.gguf.checks import check_config, check_parallel
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.plan import plan_load
-from glm5_vllm.gguf.planned import LoadPlan
+from glm5_vllm.gguf.planned import LoadPlan, Role
 from glm5_vllm.gguf.splits import open_model
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import QuantMix, TinySpec
@@ -59,11 +59,11 @@ def test_ranks_share_whole_blocks(tmp_path: Path) -> None:
     # 512 columns: two K-quant blocks for the experts, sixteen blocks of 32 for the shared expert
     plan, _ = planned(tmp_path, TinySpec(expert_intermediate=512))
 
-    check_parallel(plan, parallel(2))
+    check_parallel(plan.of(Role.MAIN), parallel(2))
     with pytest.raises(
         GGUFError, match=r"size 4 cuts blk\.\d\.ffn_down\S* inside a block: 512 .* at most 2 that"
     ):
-        check_parallel(plan, parallel(4))
+        check_parallel(plan.of(Role.MAIN), parallel(4))
 
 
 def test_blocks_of_32_are_cut_further(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_blocks_of_32_are_cut_further(tmp_path: Path) -> None:
     small = QuantMix(attention_output="Q8_0", dense_down="Q8_0", down="Q8_0", shared="Q8_0")
     plan, _ = planned(tmp_path, TinySpec(quants=small))
 
-    check_parallel(plan, parallel(8))
+    check_parallel(plan.of(Role.MAIN), parallel(8))
 
 
 def test_expert_parallelism_is_refused(tmp_path: Path) -> None:
@@ -79,4 +79,4 @@ def test_expert_parallelism_is_refused(tmp_path: Path) -> None:
     plan, _ = planned(tmp_path, TinySpec())
 
     with pytest.raises(GGUFError, match="--enable-expert-parallel; expected tensor parallelism"):
-        check_parallel(plan, parallel(1, experts=True))
+        check_parallel(plan.of(Role.MAIN), parallel(1, experts=True))

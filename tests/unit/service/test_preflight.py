@@ -232,6 +232,17 @@ def test_fit_counts_the_draft_model(tmp_path: Path) -> None:
     assert weights[1] - weights[0] == 5 * GIB // 8
 
 
+def test_draft_model_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
+    """Multi-token prediction is refused before the start where the file has no block for it."""
+    path = str(Path(__file__).parents[3] / "service" / "demo_model")
+    wishes = {"model.path": path, "engine.extra_args": '--speculative-config {"method":"mtp"}'}
+    found = {name: find("model", _subject(tmp_path, **{**wishes, **change})) for name, change in
+             {"with": {}, "without": {"engine.extra_args": ""}}.items()}  # fmt: skip
+
+    assert (found["with"].outcome, found["with"].exit_code, found["without"].outcome) == ("fail", 4, "pass")
+    assert "no whole block for it: no block" in found["with"].found
+
+
 def test_cpu_fit_counts_the_kv_cache() -> None:
     """On the cpu profile weights and the KV cache share the host's memory."""
     need = fit.Demand(weights=GIB, kv_per_token=1024, graphs=0, context=0)
