@@ -47,15 +47,6 @@ def hf_folder_for(path: Path) -> Path | None:
     return folder
 
 
-def write_hf_folder(model: Model, folder: Path) -> None:
-    """Write config.json, generation_config.json, tokenizer.json and tokenizer_config.json of `model` into `folder`.
-
-    Raises:
-        GGUFError: the metadata do not suffice, or the folder cannot be written.
-    """
-    _write(_contents(model), folder)
-
-
 def _is_gguf(path: Path) -> bool:
     try:
         with path.open("rb") as file:

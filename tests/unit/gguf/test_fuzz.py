@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.hf_folder import write_hf_folder
+from glm5_vllm.gguf.hf_folder import hf_folder_for
 from glm5_vllm.gguf.inspect import report, text
 from glm5_vllm.gguf.plan import examine
 from glm5_vllm.gguf.splits import open_model
@@ -41,9 +42,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where damaged files are written, one after the other."""
-    return tmp_path_factory.mktemp("damaged")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where damaged files are written, one after the other; what is built from them lies there too."""
+    folder = tmp_path_factory.mktemp("damaged")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLM5_CACHE_DIR", str(folder))
+        yield folder
 
 
 def survives(content: bytes, size: int, place: Path) -> None:
@@ -58,7 +62,7 @@ def survives(content: bytes, size: int, place: Path) -> None:
             plan = examine(open_model(path))
             report(plan)
             text(plan)
-            write_hf_folder(plan.model, place / "hf")
+            hf_folder_for(path)
         assert tracemalloc.get_traced_memory()[1] < PEAK_BYTES
     finally:
         tracemalloc.stop()
