@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from tests.e2e import release as r
 from tests.support.chart import ROOT, tool
 
 RESULTS = ROOT / "tests" / "results" / "cluster-e2e.json"
+# for looking into a failure: what there is, is left there, and the next session goes on with it
+KEEP = os.environ.get("GLM5_E2E_KEEP") == "1"
 # a folder of the node for the volume, where the cluster makes none by itself
 LOCAL_VOLUME = Path(os.environ.get("GLM5_E2E_LOCAL_VOLUME", "/var/lib/glm5-e2e"))
 VALUES: dict[str, Any] = {
@@ -35,9 +38,10 @@ VALUES: dict[str, Any] = {
 
 @dataclass
 class Record:
-    """Seconds and facts of every step, written as JSON when the session ends."""
+    """Seconds and facts of every step and the outcome of every test, written as JSON when the session ends."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
     def step(self, name: str) -> Iterator[dict[str, Any]]:
@@ -50,10 +54,24 @@ class Record:
         print(f"\n[{seconds:6.1f} s] {name} {facts or ''}", flush=True)
 
 
+RECORD = pytest.StashKey[Record]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RECORD] = Record()
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """What came of each test, so that a record of a session that failed says so."""
+    outcomes = item.config.stash[RECORD].outcomes
+    if call.when == "call" or call.excinfo:
+        outcomes[item.name] = "failed" if call.excinfo else "passed"
+
+
 @pytest.fixture(scope="session")
-def record() -> Iterator[Record]:
+def record(pytestconfig: pytest.Config) -> Iterator[Record]:
     """The record of this session."""
-    found = Record()
+    found = pytestconfig.stash[RECORD]
     yield found
     server = json.loads(r.run(str(tool("kubectl")), "version", "-o", "json"))["serverVersion"]["gitVersion"]
     RESULTS.parent.mkdir(exist_ok=True)
@@ -63,6 +81,7 @@ def record() -> Iterator[Record]:
         "helm": r.HELM,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "steps": found.steps,
+        "outcomes": found.outcomes,
     }
     RESULTS.write_text(json.dumps(about, indent=1) + "\n")
 
@@ -73,7 +92,7 @@ def values() -> Iterator[dict[str, Any]]:
     if "KUBECONFIG" not in os.environ and not Path("~/.kube/config").expanduser().exists():
         pytest.fail("no kubeconfig; expected KUBECONFIG. Start a cluster, such as tests/e2e/lab/cluster up.")
     kubectl = str(tool("kubectl"))
-    r.run(kubectl, "create", "namespace", r.NAMESPACE)
+    r.run(kubectl, "create", "namespace", r.NAMESPACE, check=not KEEP)
     chosen = dict(VALUES)
     if not r.has_default_class():
         r.run(kubectl, "apply", "-f", "-", stdin=json.dumps(local_volume()))
@@ -81,14 +100,17 @@ def values() -> Iterator[dict[str, Any]]:
     r.apply(*model_server())
     r.kubectl("rollout", "status", "deployment/models", "--timeout=180s")
     yield chosen
-    if os.environ.get("GLM5_E2E_KEEP") != "1":
+    if not KEEP:
         r.run(kubectl, "delete", "namespace", r.NAMESPACE, "--timeout=180s", check=False)
         r.run(kubectl, "delete", "pv", "glm5-e2e", "--ignore-not-found", check=False)
+        shutil.rmtree(LOCAL_VOLUME, ignore_errors=True)
 
 
 def local_volume() -> dict[str, Any]:
     """A volume in a folder of the first node, as a local one so that fsGroup is applied."""
     LOCAL_VOLUME.mkdir(parents=True, exist_ok=True)
+    if not KEEP and any(LOCAL_VOLUME.iterdir()):
+        pytest.fail(f"folder of the volume is not empty: {LOCAL_VOLUME}; expected no model. Remove it.")
     nodes = json.loads(r.run(str(tool("kubectl")), "get", "nodes", "-o", "json"))["items"]
     name = {"key": "kubernetes.io/hostname", "operator": "In", "values": [nodes[0]["metadata"]["name"]]}
     return {

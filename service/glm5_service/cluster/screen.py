@@ -70,9 +70,10 @@ def _staging_text(staging: dict[str, Any]) -> str:
     present, total = staging.get("present_bytes", 0), staging.get("total_bytes", 0)
     share = f"{present / total:.0%} of {total / 1e9:.2f} GB" if total else "size not known yet"
     text = f"{staging.get('phase')}, {share}"
-    if staging.get("bytes_per_second"):
+    is_over = staging.get("phase") == "done"
+    if staging.get("bytes_per_second") and not is_over:
         text += f", {staging['bytes_per_second'] / 1e6:.1f} MB/s"
-    if staging.get("eta_seconds") is not None:
+    if staging.get("eta_seconds") is not None and not is_over:
         text += f", about {duration_text(staging['eta_seconds'])} left"
     if staging.get("message"):
         text += f": {staging['message']}"

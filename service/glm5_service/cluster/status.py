@@ -109,11 +109,18 @@ def _waiting(states: list[ContainerStatus]) -> str:
 
 
 def _last_fault(states: list[ContainerStatus]) -> Fault | None:
-    """The latest end of a container that was not a success, this run's or the one before."""
+    """The latest end of a container that was not a success, this run's or the one before.
+
+    An engine that the kubelet restarts since it hangs ends with 0, as it was told to, and says why in its message.
+    """
     ended = []
     for state in states:
-        for when in (state.state, state.lastState):
-            if when and when.terminated and when.terminated.exitCode != 0:
+        for when, is_over in ((state.state, False), (state.lastState, True)):
+            if (
+                when
+                and when.terminated
+                and (when.terminated.exitCode or (is_over and when.terminated.message))
+            ):
                 ended.append(
                     (
                         when.terminated.finishedAt or datetime.min.replace(tzinfo=UTC),

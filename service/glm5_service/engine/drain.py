@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from glm5_service import termination
 from glm5_service.engine.vllm_api import VllmApi
 from glm5_service.rundir import DrainOutcome, RunDir, write
 from glm5_service.settings.operation import DrainSettings
@@ -57,11 +58,7 @@ def record(outcome: DrainOutcome, run_dir: RunDir, settings: DrainSettings) -> N
     line = f"drained: {outcome.finished} finished, {outcome.aborted} aborted in {outcome.seconds:g} s"
     log.info("%s (%s)", line, outcome.reason)
     write(run_dir.drain, outcome)
-    if settings.termination_log.exists():
-        try:
-            settings.termination_log.write_text(f"{line}; {outcome.reason}\n")
-        except OSError as error:
-            log.warning("cannot write the termination message: %s", error)
+    termination.tell(settings.termination_log, f"{line}; {outcome.reason}\n")
 
 
 async def _sleep_unless(has_ended: Callable[[], bool], seconds: float) -> None:

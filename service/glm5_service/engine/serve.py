@@ -7,13 +7,14 @@ import logging
 import secrets
 from datetime import UTC, datetime
 
+from glm5_service import termination
 from glm5_service.engine import caches
 from glm5_service.engine.backend import expected_backend
 from glm5_service.engine.command import engine_command
 from glm5_service.engine.ports import local_url
 from glm5_service.engine.profile import versions
 from glm5_service.engine.supervisor import Launch, Supervisor
-from glm5_service.errors import ExitCode
+from glm5_service.errors import ExitCode, Glm5Error
 from glm5_service.preflight.check import Cleared, clear
 from glm5_service.rundir import EngineState, MemoryState, RunDir, write_text
 from glm5_service.settings import Settings
@@ -22,7 +23,15 @@ log = logging.getLogger("glm5")
 
 
 def serve(settings: Settings) -> ExitCode:
-    """Serve until told to stop; raises a Glm5Error before the engine starts if it should not be started."""
+    """Serve until told to stop; raises a Glm5Error if the engine should not be started, or ended by itself."""
+    try:
+        return _serve(settings)
+    except Glm5Error as error:
+        termination.tell(settings.drain.termination_log, str(error))
+        raise
+
+
+def _serve(settings: Settings) -> ExitCode:
     logging.basicConfig(
         level=settings.log.level.upper(),
         format="glm5 %(levelname)s %(asctime)s %(message)s",

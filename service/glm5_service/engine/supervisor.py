@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from glm5_service import termination
 from glm5_service.engine import drain, logwatch, processes
 from glm5_service.engine.backend import check_backend
 from glm5_service.engine.command import EngineCommand
@@ -114,6 +115,10 @@ class Supervisor:
     async def _end(self, engine: EngineProcess, ended: asyncio.Task[int]) -> None:
         """Drain, then stop the engine; what does not stop in time is killed."""
         was_serving = self._verdict.live and self._observer.facts.was_ready
+        if not self._verdict.ready:
+            # a kubelet that found it hung, or too slow to start, ends it as it ends a healthy one
+            text = f"told to stop while {self._verdict.phase}: {self._verdict.reason}\n"
+            termination.tell(self._settings.drain.termination_log, text)
         self._observer.facts = replace(self._observer.facts, stop_requested=True)
         self._judge()
         if was_serving and self._settings.api.gate:

@@ -43,7 +43,7 @@ class DrainSettings(Section):
     limit_seconds: Annotated[float, Field(ge=0)] = 300
     """How long running requests may take to finish before they are aborted."""
     termination_log: Path = Path("/dev/termination-log")
-    """File that gets the outcome, if it exists; Kubernetes shows it as the termination message."""
+    """File that gets the outcome, or why serving ended, if it exists; Kubernetes shows it as the termination message."""
 
 
 class PreflightSettings(Section):

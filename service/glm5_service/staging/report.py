@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
+from glm5_service import termination
 from glm5_service.staging.manifest import Manifest
 from glm5_service.staging.plan import Plan
 from glm5_service.staging.progress import Progress, duration_text, size_text
 from glm5_service.staging.reasons import StagingError
 
-# the kubelet keeps 4096 bytes
-TERMINATION_BYTES = 4096
 EXAMPLE_RATES = (100_000_000, 1_000_000_000)
 
 
@@ -40,8 +38,5 @@ def show_result(manifest: Manifest, folder: Path, progress: Progress) -> None:
 
 
 def write_termination(path: Path, error: StagingError) -> None:
-    """`Reason: sentence` where Kubernetes shows it to people; only where the kubelet made the file."""
-    if not path.exists():
-        return
-    with suppress(OSError):
-        path.write_bytes(f"{error.reason}: {error}".encode()[:TERMINATION_BYTES])
+    """`Reason: sentence` where Kubernetes shows it to people."""
+    termination.tell(path, f"{error.reason}: {error}")

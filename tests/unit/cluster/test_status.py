@@ -67,6 +67,21 @@ def test_last_failure_is_the_latest_of_all_containers() -> None:
     assert status.restarts == 3
 
 
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [("told to stop while failed: no token", True), ("", False)],
+)
+def test_restart_of_a_hung_engine_is_a_failure(message: str, shown: bool) -> None:
+    """A run before this one that ended with 0 is shown if it says why; the kubelet stops a hung engine like that."""
+    found = pod(
+        containerStatuses=[{"name": "engine", "restartCount": 1, "image": "", "imageID": "", "ready": False,
+            "state": {"running": {}}, "lastState": terminated(0, message, "2026-11-29T11:30:00Z")}],
+    )  # fmt: skip
+    status = read_status(FakeCluster(found), "glm5")[0]  # type: ignore[arg-type]
+
+    assert status.fault == (Fault("engine", 0, "Error", message) if shown else None)
+
+
 def test_release_without_pods_is_an_error() -> None:
     """A release that has no pod is named, with where to look."""
     with pytest.raises(SourceError, match="no pod of the release: glm5 in namespace llm"):

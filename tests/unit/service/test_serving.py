@@ -182,16 +182,21 @@ def test_hung_engine_is_not_drained(start: Start) -> None:
     serving.until_ready(20)
     _fault(serving, "hang")
     serving.until(lambda: serving.probe("livez")[0] == 503, 20)
+    (serving.run_dir / "end").touch()
     serving.process.send_signal(signal.SIGTERM)
     assert serving.process.wait(20) == 0
     assert serving.engine_json()["drain"] is None
+    # Kubernetes has no other word on why it was restarted
+    assert (serving.run_dir / "end").read_text().startswith("told to stop while failed: ")
 
 
 def test_engine_that_lost_its_core_is_ended(start: Start) -> None:
     """A living API server in front of a dead core is not alive, and is killed if it does not end by itself."""
     serving = start("engine.stop_timeout_seconds=1")
     serving.until_ready(20)
+    (serving.run_dir / "end").touch()
     os.kill(int((serving.run_dir / "core.pid").read_text()), signal.SIGKILL)
     serving.until(lambda: serving.engine_json()["condition"] == "process_lost", 10)
     assert serving.process.wait(20) == 6
     assert "the engine ended by itself: it lost EngineCore" in serving.log()
+    assert (serving.run_dir / "end").read_text().startswith("the engine ended by itself: it lost EngineCore")
