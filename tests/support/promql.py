@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import promql_parser
@@ -19,8 +20,25 @@ class Names:
 def names_in(expr: str) -> Names:
     """Names an expression uses; a syntax error is a ValueError with the parser's words."""
     found = Names()
-    _walk(promql_parser.parse(expr), found)
+    _visit(promql_parser.parse(expr), lambda node: _take(node, found))
     return found
+
+
+def selectors_in(expr: str) -> list[str]:
+    """Every selector of an expression, as text that is a query by itself."""
+    found: list[str] = []
+
+    def keep(node: object) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append(" ".join(node.prettify().split()))
+
+    _visit(promql_parser.parse(expr), keep)
+    return sorted(set(found))
+
+
+def legend_of(template: str, labels: dict[str, str]) -> str:
+    """A legend as Grafana shows it."""
+    return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), template).strip()
 
 
 def labels_of_legend(legend: str) -> set[str]:
@@ -33,19 +51,20 @@ def labels_of_template(text: str) -> set[str]:
     return set(re.findall(r"\$labels\.(\w+)", text))
 
 
-def _walk(node: object, found: Names) -> None:
+def _visit(node: object, see: Callable[[object], None]) -> None:
+    see(node)
+    children = [getattr(node, name, None) for name in ("expr", "lhs", "rhs", "vector_selector", "param")]
+    for child in [*children, *(getattr(node, "args", None) or [])]:
+        if child is not None and not isinstance(child, str | float | int):
+            _visit(child, see)
+
+
+def _take(node: object, found: Names) -> None:
     if isinstance(node, promql_parser.VectorSelector):
         labels = {matcher.name for matcher in node.matchers.matchers}
         found.metrics.setdefault(str(node.name), set()).update(labels)
     if isinstance(node, promql_parser.AggregateExpr) and node.modifier:
         found.labels |= set(node.modifier.labels)
     if isinstance(node, promql_parser.BinaryExpr) and node.modifier:
-        modifier = node.modifier
-        found.labels |= set(modifier.matching.labels) if modifier.matching else set()
-        found.labels |= set(modifier.group_labels or [])
-    for name in ("expr", "lhs", "rhs", "vector_selector", "param"):
-        child = getattr(node, name, None)
-        if child is not None and not isinstance(child, str | float | int):
-            _walk(child, found)
-    for child in getattr(node, "args", None) or []:
-        _walk(child, found)
+        found.labels |= set(node.modifier.matching.labels) if node.modifier.matching else set()
+        found.labels |= set(node.modifier.group_labels or [])

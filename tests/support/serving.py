@@ -97,10 +97,11 @@ def start_serving(
     *settings: str,
     fake: bool = False,
     arguments: tuple[str, ...] = (),
+    ports: tuple[int, int] | None = None,
     **env: str,
 ) -> Serving:
-    """Start `glm5 serve MODEL` on free ports with further settings as NAME=VALUE."""
-    port, health_port = free_port(), free_port()
+    """Start `glm5 serve MODEL`, on free ports or those of API and health, with further settings as NAME=VALUE."""
+    port, health_port = ports or (free_port(), free_port())
     pairs = [
         f"health.port={health_port}",
         "health.host=127.0.0.1",

@@ -1,0 +1,164 @@
+"""Every query of boards and rules against a real Prometheus over one life of a real pod (CPU profile); alerts arrive.
+
+BOARD_PICTURES=1 draws the boards of that run into the chart's docs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from tests.support import board_run
+from tests.support.board_picture import draw
+from tests.support.board_run import Pod
+from tests.support.boards import BOARDS, Target, filled, panels, targets
+from tests.support.chart import CHART
+from tests.support.prometheus import Series, until
+from tests.support.promql import selectors_in
+from tests.support.results import record
+from tests.support.rules import alerts, filled_in
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        shutil.which("prometheus-alertmanager") is None, reason="no Alertmanager here (apt.txt)"
+    ),
+]
+
+STEP_SECONDS = 1
+INTERVAL = "15s"
+# what this run cannot show, and why; everything else must return data
+NO_DATA = {
+    r"vllm:spec_decode_": "the demo model proposes no tokens; names are checked on a page of vLLM's own making",
+}
+# alerts whose condition the run causes; the others are proven by the stories of tests/monitoring
+CAUSED = {
+    "GLM5StagingFailed",
+    "GLM5EngineStalled",
+    "GLM5NotReady",
+    "GLM5CanaryFailing",
+    "GLM5EngineMetricsMissing",
+    "GLM5WrongBackend",
+    "GLM5EngineFailed",
+    "GLM5DrainAborted",
+    "GLM5SidecarDown",
+}
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    """A pod whose life is over; Prometheus still answers for it."""
+    pod = board_run.begin(tmp_path_factory.mktemp("pod"))
+    try:
+        board_run.stage(pod)
+        serving = board_run.serve(pod)
+        board_run.load(pod, serving)
+        board_run.hurt(pod, serving)
+        board_run.end(pod, serving)
+        yield pod
+    finally:
+        pod.stop()
+
+
+def _series(pod: Pod, expr: str) -> list[Series]:
+    choice = {"namespace": "llm", "release": "glm5", "pod": "glm5-0"}
+    return pod.prometheus.range(
+        filled(expr, interval=INTERVAL, **choice), pod.began, pod.ended + 5, STEP_SECONDS
+    )
+
+
+@cache
+def _reason(expr: str) -> str:
+    return next((reason for name, reason in NO_DATA.items() if re.search(name, expr)), "")
+
+
+@pytest.mark.parametrize("target", targets(), ids=str)
+def test_panel_has_data(pod: Pod, target: Target) -> None:
+    """A panel's query returns numbers, unless there is a reason."""
+    assert bool(_series(pod, target.expr)) != bool(_reason(target.expr))
+
+
+@pytest.mark.parametrize("board", list(BOARDS))
+def test_variables_and_annotations_have_data(pod: Pod, board: str) -> None:
+    """The variables offer the pod, and its restart is marked."""
+    for variable in BOARDS[board]["templating"]["list"]:
+        if variable["type"] == "query":
+            expr, _, label = (
+                variable["query"].removeprefix("label_values(").removesuffix(")").rpartition(", ")
+            )
+            assert {labels[label] for labels, _ in _series(pod, expr)} == {board_run.TARGET[label]}
+    for annotation in BOARDS[board]["annotations"]["list"]:
+        assert _series(pod, annotation["expr"])
+
+
+RULES = [
+    (rule.get("alert") or rule["record"], rule["expr"]) for group in filled_in() for rule in group["rules"]
+]
+
+
+@pytest.mark.parametrize(("name", "expr"), RULES, ids=[name for name, _ in RULES])
+def test_rule_speaks_of_series_that_are_there(pod: Pod, name: str, expr: str) -> None:
+    """A rule's query runs, and each of its selectors matched something in the run, unless there is a reason."""
+    _series(pod, expr)
+    empty = [selector for selector in selectors_in(expr) if not _series(pod, selector)]
+    assert [selector for selector in empty if not _reason(selector)] == []
+
+
+def test_alerts_fired(pod: Pod) -> None:
+    """What was caused fired, and nothing fired that was not."""
+    fired = {labels["alertname"] for labels, _ in _series(pod, 'ALERTS{alertstate="firing"}')}
+    assert set(alerts(filled_in())) >= fired >= CAUSED
+    assert fired - CAUSED <= {"GLM5LatencySLOFast", "GLM5LatencySLOSlow", "GLM5SupervisorSilent"}
+
+
+def test_alert_reaches_the_webhook(pod: Pod) -> None:
+    """Alertmanager delivers an alert with its texts filled in, and its end."""
+
+    def of(status: str) -> list[dict[str, dict[str, str]]]:
+        name = "GLM5WrongBackend"
+        return [
+            one for one in pod.post.alerts if (one["labels"]["alertname"], one["status"]) == (name, status)
+        ]
+
+    until(lambda: of("resolved"), 60, "the end of the alert")
+    alert = of("firing")[0]
+    assert alert["labels"] == {
+        "alertname": "GLM5WrongBackend",
+        "severity": "critical",
+        "namespace": "llm",
+        "release": "glm5",
+        "pod": "glm5-0",
+        "rank": "0",
+        "backend": "TRITON_MLA_SPARSE",
+    }
+    assert alert["annotations"]["summary"] == "rank 0 of glm5-0 runs TRITON_MLA_SPARSE"
+    assert alert["annotations"]["runbook_url"] == "charts/glm5/docs/runbooks.md#glm5wrongbackend"
+    texts = [text for one in pod.post.alerts for text in one["annotations"].values()]
+    assert [text for text in texts if "<" in text or "{{" in text or "no value" in text] == []
+
+
+def test_pictures(pod: Pod) -> None:
+    """Every board can be drawn; BOARD_PICTURES=1 keeps the pictures, each under 150 kB."""
+    folder = CHART / "docs" / "boards" if os.environ.get("BOARD_PICTURES") else pod.folder
+    for board in BOARDS:
+        results = {
+            panel["id"]: [_series(pod, target["expr"]) for target in panel["targets"]]
+            for panel in panels(board)
+        }
+        draw(board, results, pod.began, folder / f"{board}.png")
+        assert (folder / f"{board}.png").stat().st_size < 150_000
+    record(
+        "boards",
+        {
+            "panels_queries": len(targets()),
+            "rules": len(RULES),
+            "run_seconds": round(pod.ended - pod.began),
+            "without_data": NO_DATA,
+        },
+    )

@@ -1,0 +1,263 @@
+"""One life of a pod under a real Prometheus: staged, started, loaded, hurt in many ways, drained, gone.
+
+The sidecar and the engine are real; the pages of dcgm-exporter and kube-state-metrics are recorded ones, and so is the
+attestation of a GPU rank that stands in for a wrong backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.support.chart import ROOT
+from tests.support.glm5_command import glm5, start_glm5
+from tests.support.load import Load
+from tests.support.prometheus import Daemon, Post, Prometheus, start_alertmanager, start_prometheus, until
+from tests.support.results import RESULTS
+from tests.support.rules import rendered, write_rules
+from tests.support.serving import Serving, free_port, start_serving
+from tests.support.staging.fault_server import FaultServer, running
+
+MODEL = ROOT / "service" / "demo_model"
+PAGES = ROOT / "tests" / "monitoring" / "pages"
+TARGET = {"namespace": "llm", "release": "glm5", "pod": "glm5-0", "endpoint": "metrics"}
+SETTINGS = (
+    "health.stall_seconds=16",
+    "health.canary_idle_seconds=2",
+    "health.canary_timeout_seconds=3",
+    "health.canary_failures=3",
+    "health.poll_seconds=0.5",
+    "drain.endpoint_grace_seconds=0",
+    "drain.limit_seconds=3",
+    "api.max_body_bytes=20000",
+    "engine.max_model_len=1024",
+    "engine.max_num_seqs=2",
+    "engine.extra_args=--middleware faulty_metrics.FaultyMetrics --enable-prefix-caching",
+)
+# the least that the schema allows, so that a fault of seconds is seen; waiting times are tested by the stories
+THRESHOLDS = {
+    "stallSeconds": 10,
+    "tokenlessFor": "10m",
+    "canaryFailures": 1,
+    "queuedRequests": 1,
+    "compilesPerHour": 0,
+}
+WAIT = "2s"
+
+
+@dataclass
+class Pod:
+    """What runs, and when it began."""
+
+    folder: Path
+    post: Post
+    alertmanager: Daemon
+    prometheus: Prometheus
+    sidecar: subprocess.Popen[bytes]
+    ports: dict[str, int]
+    began: float
+    serving: Serving | None = None
+    ended: float = 0.0
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory that sidecar, stager and engine share."""
+        return self.folder / "run"
+
+    def seen(self, expr: str, timeout: float = 60) -> None:
+        """Wait until Prometheus has data for a query."""
+        until(lambda: self.prometheus.value(expr) is not None, timeout, expr)
+
+    def fires(self, alert: str, timeout: float = 60) -> None:
+        """Wait until an alert fires."""
+        self.seen(f'ALERTS{{alertname="{alert}",alertstate="firing"}}', timeout)
+
+    def stop(self) -> None:
+        """End everything that still runs."""
+        if self.serving:
+            self.serving.stop()
+        self.sidecar.terminate()
+        self.sidecar.wait()
+        self.prometheus.stop()
+        self.alertmanager.stop()
+        self.post.stop()
+
+
+def _short_rules(folder: Path) -> Path:
+    groups = rendered(thresholds=THRESHOLDS)
+    for group in groups:
+        for rule in group["rules"]:
+            if "for" in rule:
+                rule["for"] = WAIT
+    write_rules(groups, folder / "rules.yaml")
+    return folder / "rules.yaml"
+
+
+def begin(folder: Path) -> Pod:
+    """Prometheus, Alertmanager and the sidecar, as before the stager and the engine start."""
+    cards = (PAGES / "dcgm-exporter-4.prom").read_text()
+    others = cards.replace('gpu="0"', 'gpu="2"').replace('gpu="1"', 'gpu="3"')
+    replicas = 'kube_statefulset_replicas{namespace="llm",statefulset="glm5"} 1\n'
+    post = Post({"/renamed": cards, "/honoured": others, "/replicas": replicas})
+    ports = {name: free_port() for name in ("sidecar", "engine", "health")}
+    run_dir = folder / "run"
+    run_dir.mkdir()
+    (run_dir / "end").touch()
+
+    def job(name: str, path: str, honour: bool, address: str, labels: dict[str, str]) -> dict[str, Any]:
+        targets = [{"targets": [address], "labels": labels}]
+        return {"job_name": name, "metrics_path": path, "honor_labels": honour, "static_configs": targets}
+
+    exporter = {"namespace": "gpu", "pod": "exporter"}
+    jobs = [
+        job("glm5", "/metrics", False, f"127.0.0.1:{ports['sidecar']}", TARGET),
+        job("gpu", "/renamed", False, post.address, exporter),
+        job("gpu-honoured", "/honoured", True, post.address, exporter),
+        job("replicas", "/replicas", True, post.address, {}),
+    ]
+    alertmanager = start_alertmanager(folder, f"http://{post.address}/alerts")
+    sidecar = start_glm5(
+        "sidecar", "--run-dir", run_dir, "--port", ports["sidecar"],
+        "--set", f"engine.port={ports['engine']}", "--set", f"health.port={ports['health']}",
+        log=folder / "sidecar.log", fake=False,
+    )  # fmt: skip
+    prometheus = start_prometheus(folder, jobs, _short_rules(folder), alertmanager.address)
+    return Pod(folder, post, alertmanager, prometheus, sidecar, ports, time.time())
+
+
+def stage(pod: Pod) -> None:
+    """A source that is not there, then the demo model at a rate that can be watched."""
+    common = ("--run-dir", pod.run_dir, "--target", pod.folder / "models")
+    assert glm5("stage", f"file://{pod.folder}/nowhere", *common, fake=False).returncode == 3
+    pod.fires("GLM5StagingFailed")
+    source = pod.folder / "source"
+    source.mkdir()
+    for path in MODEL.glob("*.gguf"):
+        (source / path.name).symlink_to(path)
+    with running(FaultServer(source)) as server:
+        url = f"{server.url}/{min(MODEL.glob('*.gguf')).name}"
+        slowly = ("--rate-limit", 1_500_000, "--set", "staging.require_digest=false")
+        done = glm5("stage", url, *slowly, *common, fake=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    pod.seen('glm5_staging_phase{phase="done"}')
+
+
+def serve(pod: Pod) -> Serving:
+    """The engine, from its start to ready."""
+    pod.serving = _start(pod)
+    pod.serving.until_ready()
+    pod.seen("glm5_engine_ready == 1")
+    return pod.serving
+
+
+def _start(pod: Pod) -> Serving:
+    return start_serving(
+        pod.folder / "models" / "current", pod.run_dir, *SETTINGS,
+        ports=(pod.ports["engine"], pod.ports["health"]),
+        PYTHONPATH=str(ROOT / "tests" / "support" / "fault_injection"),
+    )  # fmt: skip
+
+
+def load(pod: Pod, serving: Serving) -> None:
+    """More users than run at once, for so long that rates and quantiles have data; and a request that is refused."""
+    with Load(serving.api, users=6, max_tokens=48) as users:
+        until(lambda: users.finished >= 30, 120, "30 requests")
+        big = {"model": "glm-5", "prompt": "x" * 30_000}
+        assert httpx.post(f"{serving.api}/v1/completions", json=big).status_code == 413
+        _compile(pod, serving)
+    assert users.errors == []
+
+
+def _compile(pod: Pod, serving: Serving) -> None:
+    (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": 4, "mark": True}))
+    pod.seen("glm5_kernel_compiling == 1")
+    until(lambda: pod.prometheus.value("glm5_kernel_compiling == 0") is not None, 60, "compiled")
+
+
+def hurt(pod: Pod, serving: Serving) -> None:
+    """Faults one after the other, each until its alert fires, each healed before the next."""
+    core = _core(serving)
+
+    core.suspend()
+    waiting = _ask(serving, 8)
+    pod.fires("GLM5EngineStalled")
+    pod.fires("GLM5NotReady")
+    core.resume()
+    waiting()
+    serving.until_ready(60)
+
+    core.suspend()
+    pod.fires("GLM5CanaryFailing")
+    core.resume()
+    serving.until_ready(60)
+
+    (serving.run_dir / "metrics-fault").write_text("gone")
+    pod.fires("GLM5EngineMetricsMissing")
+    (serving.run_dir / "metrics-fault").unlink()
+
+    path = serving.run_dir / "attention" / "rank-0.json"
+    kept = path.read_text()
+    path.write_text(json.dumps(_attested_on_a_gpu()))
+    pod.fires("GLM5WrongBackend")
+    pod.fires("GLM5EngineFailed")
+    path.write_text(kept)
+    serving.until_ready(60)
+
+
+def _core(serving: Serving) -> psutil.Process:
+    children = psutil.Process(serving.status()["pid"]).children(recursive=True)
+    return next(child for child in children if child.name().startswith("VLLM::EngineCore"))
+
+
+def _attested_on_a_gpu() -> dict[str, Any]:
+    """What a rank on an H200 attested, with the kernel's times that were measured there."""
+    record: dict[str, Any] = json.loads((RESULTS / "serve_h200.json").read_text())["attestation"]
+    timed = json.loads((RESULTS / "attention_h200.json").read_text())["timed"]
+    shape = timed[0]
+    rows = [one for one in timed if (one["kv"], one["heads"]) == (shape["kv"], shape["heads"])]
+    return record | {"kernel_seconds": {str(one["rows"]): one["us"]["slots"] / 1e6 for one in rows}}
+
+
+def _ask(serving: Serving, tokens: int) -> Callable[[], None]:
+    """A request in the background; call the result to wait for its end."""
+    body = {"model": "glm-5", "prompt": "hello", "max_tokens": tokens, "ignore_eos": True}
+
+    def post() -> None:
+        with contextlib.suppress(httpx.HTTPError):  # the drain cuts off its request
+            httpx.post(f"{serving.api}/v1/completions", json=body, timeout=120)
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    return thread.join
+
+
+def end(pod: Pod, serving: Serving) -> None:
+    """Told to stop with a request that outlasts the drain; then the supervisor is gone, then the sidecar."""
+    waiting = _ask(serving, 900)
+    pod.seen("glm5_engine_pending_requests == 1")
+    serving.process.send_signal(signal.SIGTERM)
+    pod.fires("GLM5DrainAborted")
+    waiting()
+    assert serving.process.wait(60) == 0
+    _start_again(pod)
+    pod.ended = time.time()
+    pod.sidecar.terminate()
+    pod.fires("GLM5SidecarDown")
+
+
+def _start_again(pod: Pod) -> None:
+    """The kubelet's restart of the container, up to where Prometheus sees it."""
+    pod.serving = _start(pod)
+    pod.seen("resets(max by (pod) (glm5_engine_started)[2m:15s]) > 0")
+    pod.serving.stop()
