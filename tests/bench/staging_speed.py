@@ -25,6 +25,7 @@ from tests.support.staging.large_gguf import TWO_GB, SplitSet, write_set
 from tests.support.staging.nginx import nginx
 
 PART_BYTES = 64 << 20
+IDLE_SHARE, IDLE_WAIT_SECONDS = 0.95, 20.0
 
 
 def ranges_of(model: SplitSet) -> list[tuple[str, int, int]]:
@@ -70,16 +71,7 @@ def curl_processes(base: str, out: Path, model: SplitSet, connections: int, work
 
 def curl_parallel(base: str, out: Path, model: SplitSet, connections: int, work: Path) -> float:
     """Seconds for one curl with --parallel."""
-    lines = []
-    for name, first, last in ranges_of(model):
-        lines += [
-            f'url = "{base}/{name}"',
-            f'range = "{first}-{last}"',
-            f'output = "{out}/{name}.{first}"',
-            "next",
-        ]
-    config = work / "curl-parallel"
-    config.write_text("\n".join(lines[:-1]) + "\n")
+    config = curl_config(base, out, ranges_of(model), work / "curl-parallel")
     command = ["curl", "-s", "-f", "--parallel", "--parallel-immediate", "--parallel-max", str(connections)]
     begun = time.monotonic()
     subprocess.run([*command, "-K", str(config)], check=True, stderr=subprocess.DEVNULL)
@@ -109,11 +101,30 @@ def stage(base: str, target: Path, connections: int, run_dir: Path) -> dict[str,
 
 
 def fresh(folder: Path) -> Path:
-    """An empty folder; what was deleted is gone from the page cache and the disk before the clock starts."""
+    """An empty folder; what was deleted is gone from the page cache and the disk before the clock starts.
+
+    Waits a while for a machine that does nothing else: on two cores any other work decides the figure.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     os.sync()
+    until = time.monotonic() + IDLE_WAIT_SECONDS
+    while idle_share(1.0) < IDLE_SHARE and time.monotonic() < until:
+        pass
     return folder
+
+
+def idle_share(seconds: float) -> float:
+    """Share of all cores that has nothing to do over so many seconds."""
+
+    def ticks() -> list[int]:
+        return [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+
+    before = ticks()
+    time.sleep(seconds)
+    spent = [after - then for after, then in zip(ticks(), before, strict=True)]
+    # user, nice, system, idle, iowait, ...
+    return (spent[3] + spent[4]) / sum(spent)
 
 
 def main() -> None:
