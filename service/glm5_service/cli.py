@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -64,6 +65,8 @@ def cli(traceback: bool) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command and end the process with its exit code."""
+    # the first process of a container is not ended by a signal that it does not handle
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sys.exit(run(argv))
 
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import httpx2
+from httpx2.websockets import HTTPXWSException
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.core.exceptions import ConfigError, LoadResourceError
 from lightkube.resources.core_v1 import (
@@ -130,7 +131,7 @@ class Cluster:
                     stdout=True,
                     timeout=10,
                 )
-        except (httpx2.HTTPError, ApiError, OSError, TimeoutError):
+        except (httpx2.HTTPError, HTTPXWSException, ApiError, OSError, TimeoutError):
             return {}, {}
         staging, _, engine = str(answer.stdout or "").partition("---")
         return _json(staging), _json(engine)

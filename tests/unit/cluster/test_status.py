@@ -6,9 +6,13 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx2
 import pytest
+from httpx2.websockets import WebSocketUpgradeError
+from lightkube import Client
 from lightkube.resources.core_v1 import Pod
 
+from glm5_service.cluster.api import Cluster
 from glm5_service.cluster.events import Change, Watcher
 from glm5_service.cluster.screen import duration_text, status_text
 from glm5_service.cluster.status import Fault, PodStatus, read_status
@@ -86,6 +90,24 @@ def test_release_without_pods_is_an_error() -> None:
     """A release that has no pod is named, with where to look."""
     with pytest.raises(SourceError, match="no pod of the release: glm5 in namespace llm"):
         read_status(FakeCluster(), "glm5")  # type: ignore[arg-type]
+
+
+def test_container_that_cannot_be_entered_has_nothing_to_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container that just ended refuses the command that reads its state, and the rest of the status is shown."""
+    config = {"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+              "users": [{"name": "u", "user": {"token": "t"}}],
+              "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "current-context": "c"}  # fmt: skip
+    (tmp_path / "config").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise WebSocketUpgradeError(httpx2.Response(500))
+
+    monkeypatch.setattr(Client, "exec", refuse)
+
+    assert Cluster(None, "llm").run_dir("glm5-0", "stage") == ({}, {})
 
 
 def test_screen_tells_staging_with_its_end() -> None:

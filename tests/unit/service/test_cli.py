@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,21 @@ def test_wrong_usage_ends_with_2(arguments: list[str], sentence: str, capsys: Ca
     """A usage error is exit code 2 and says what is wrong."""
     assert cli.run(arguments) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_sigterm_ends_a_command_that_is_the_first_process() -> None:
+    """SIGTERM ends a command also where the kernel would not let it, as for the first process of a container."""
+    ignoring = f"trap '' TERM; echo; exec {sys.executable} -m glm5_service cluster check"
+    process = subprocess.Popen(["sh", "-c", ignoring], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    for _ in range(200):
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+            break
+    process.kill()
+    assert process.wait() == 128 + signal.SIGTERM
 
 
 def test_traceback_only_when_asked(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
