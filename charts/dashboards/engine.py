@@ -197,7 +197,7 @@ def supervision() -> list[Panel]:
             "GLM5EngineMetricsMissing. The engine is red until its API answers.",
             [Query(f"max by (pod, target) ({of('glm5_sidecar_scrape_success')})", "{{pod}} {{target}}")],
             names({0: ("no", RED), 1: ("yes", GREEN)}),
-            Size(8),
+            Size(10, 6),
         ),
         over_time(
             "How long the sidecar reads",
@@ -209,15 +209,15 @@ def supervision() -> list[Panel]:
                     "{{pod}} {{target}}",
                 )
             ],
-            Size(6),
+            Size(8, 6),
         ),
         figure(
-            "May only a restart help?",
-            "0: the engine is beyond help and the kubelet restarts it; 1 is good.",
+            "Engines beyond help",
+            "Pods of which only a restart can help; the kubelet does it. 0 is good.",
             "none",
-            [Query(f"min({of('glm5_engine_live')})", "live")],
-            Size(2),
-            limits=steps(RED, (1, GREEN)),
+            [Query(f"count({of('glm5_engine_live')} == 0) or on () vector(0)", "pods")],
+            Size(6, 6),
+            limits=steps(GREEN, (1, RED)),
         ),
         labels(
             "Versions",
@@ -225,6 +225,6 @@ def supervision() -> list[Panel]:
             f"{of('glm5_build_info')} * on (namespace, pod) group_left (model, architecture) "
             f"{of('glm5_model_info')}",
             ["pod", "model", "architecture", "service", "plugin", "vllm", "torch", "triton"],
-            Size(8),
+            Size(24, 4),
         ),
     ]

@@ -100,7 +100,9 @@ def figure(
 ) -> Panel:  # fmt: skip
     """The value of now, large."""
     panel = (
-        _of(stat.Panel(), title, about, queries, size).unit(unit).color_mode(c.BigValueColorMode.BACKGROUND)
+        _of(stat.Panel(), title, about, queries, size, instant=True)
+        .unit(unit)
+        .color_mode(c.BigValueColorMode.BACKGROUND)
     )
     panel = panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"])).graph_mode(
         c.BigValueGraphMode.NONE
@@ -113,7 +115,11 @@ def figure(
 
 def name_of_now(title: str, about: str, query: Query, size: Size = QUARTER) -> Panel:
     """A label's value, large: the legend is the text."""
-    panel = _of(stat.Panel(), title, about, [query], size).text_mode(c.BigValueTextMode.NAME).unit("none")
+    panel = (
+        _of(stat.Panel(), title, about, [query], size, instant=True)
+        .text_mode(c.BigValueTextMode.NAME)
+        .unit("none")
+    )
     panel = panel.color_mode(c.BigValueColorMode.BACKGROUND).graph_mode(c.BigValueGraphMode.NONE)
     return panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"])).thresholds(steps(BLUE))
 

@@ -76,7 +76,12 @@ def staging() -> list[Panel]:
             'Failures that staging reports now; "none" is good. Each reason has its remedy in runbook '
             "GLM5StagingFailed.",
             "none",
-            [Query(f"max by (pod, reason) ({of('glm5_staging_failed')}) or vector(0)", "{{pod}} {{reason}}")],
+            [
+                Query(
+                    f"max by (pod, reason) ({of('glm5_staging_failed')}) or on () vector(0)",
+                    "{{pod}} {{reason}}",
+                )
+            ],
             Size(4, 6),
             limits=steps(GREEN, (1, RED)),
         ),

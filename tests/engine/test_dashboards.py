@@ -151,7 +151,7 @@ def test_pictures(pod: Pod) -> None:
             panel["id"]: [_series(pod, target["expr"]) for target in panel["targets"]]
             for panel in panels(board)
         }
-        draw(board, results, pod.began, folder / f"{board}.png")
+        draw(board, results, pod.began, pod.healed, folder / f"{board}.png")
         assert (folder / f"{board}.png").stat().st_size < 150_000
     record(
         "boards",

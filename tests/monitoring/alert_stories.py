@@ -73,6 +73,14 @@ FIRING = [
         {"GLM5EngineFailed": CRITICAL},
     ),
     Story(
+        "preflight refuses to start the engine", 30,
+        {
+            **nothing_else(30), UP: steps((1, 30)), REPLICAS: steps((1, 30)), DONE: steps((1, 30)),
+            of_pod("glm5_sidecar_scrape_success", target="supervisor"): steps((0, 30)),
+        },
+        {"GLM5EngineFailed": CRITICAL},
+    ),
+    Story(
         "a rank runs another backend", 10,
         {
             READY: steps((0, 10)), STARTED: steps((0, 10)),

@@ -9,7 +9,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
 
 from tests.support.boards import BOARDS
 from tests.support.prometheus import Series
@@ -19,6 +18,16 @@ from tests.support.promql import legend_of
 Results = dict[int, list[list[Series]]]
 NAMED_COLORS = {"green": "#56a64b", "yellow": "#e0b400", "red": "#e02f44", "blue": "#3274d9"}
 LINES_IN_A_LEGEND = 6
+# pixels: a column and a row of the grid, and what tick labels take beside and below a panel
+DPI, COLUMN, ROW = 80, 44, 24
+MARGINS = {
+    "timeseries": (48, 18),
+    "bargauge": (110, 6),
+    "state-timeline": (90, 18),
+    "stat": (8, 8),
+    "table": (6, 4),
+}
+STALE_SECONDS = 5.0
 SUFFIXES = {
     "s": "s",
     "percentunit": "%",
@@ -31,37 +40,67 @@ SUFFIXES = {
 }
 
 
-def draw(board: str, results: Results, start: float, path: Path) -> None:
-    """One PNG of the whole board; times count from `start`."""
-    mpl.rcParams.update(
-        {"font.size": 6.5, "axes.titlesize": 7.5, "axes.titlelocation": "left", "axes.linewidth": 0.5}
-    )
+def draw(board: str, results: Results, start: float, now: float, path: Path) -> None:
+    """One PNG of the whole board. Lines show everything, counted from `start`; figures, bars and tables show `now`."""
+    mpl.rcParams.update({"font.size": 6.5, "axes.linewidth": 0.5})
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in BOARDS[board]["panels"])
-    figure = Figure(figsize=(13, rows * 0.25), layout="none")
-    grid = GridSpec(rows, 24, figure, left=0.02, right=0.985, top=0.985, bottom=0.02, wspace=2.2, hspace=2.6)
+    width, height = 24 * COLUMN, rows * ROW
+    figure = Figure(figsize=(width / DPI, height / DPI), facecolor="#f4f5f5")
     for panel in BOARDS[board]["panels"]:
         at = panel["gridPos"]
-        axes = figure.add_subplot(grid[at["y"] : at["y"] + at["h"], at["x"] : at["x"] + at["w"]])
+        left, top = at["x"] * COLUMN + 2, at["y"] * ROW + 2
+        right, bottom = (at["x"] + at["w"]) * COLUMN - 2, (at["y"] + at["h"]) * ROW - 2
         if panel["type"] == "row":
-            axes.axis("off")
-            axes.text(0, 0.2, panel["title"], fontsize=9, fontweight="bold")
+            figure.text(
+                left / width, 1 - (bottom - 4) / height, panel["title"], fontsize=9, fontweight="bold"
+            )
             continue
-        axes.set_title(panel["title"])
-        named = _named(panel, results[panel["id"]], start)
-        _DRAWN[panel["type"]](axes, panel, named)
+        box = (left / width, 1 - bottom / height, (right - left) / width, (bottom - top) / height)
+        figure.add_artist(
+            mpl.patches.Rectangle(box[:2], *box[2:], color="white", zorder=-2, transform=figure.transFigure)
+        )
+        figure.text((left + 5) / width, 1 - (top + 11) / height, panel["title"], fontsize=7.5)
+        beside, below = MARGINS[panel["type"]]
+        inner = (left + beside, bottom - below, right - 8, top + 19)
+        axes = figure.add_axes(
+            (
+                inner[0] / width,
+                1 - inner[1] / height,
+                (inner[2] - inner[0]) / width,
+                (inner[1] - inner[3]) / height,
+            )
+        )
+        named = _named(panel, results[panel["id"]])
+        if panel["type"] in ("stat", "bargauge", "table"):
+            named = _at(now, named)
+        _DRAWN[panel["type"]](
+            axes, panel, [(name, labels, _since(start, points)) for name, labels, points in named]
+        )
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=75, pil_kwargs={"optimize": True})
+    figure.savefig(path, dpi=DPI, pil_kwargs={"optimize": True})
 
 
-Named = list[tuple[str, dict[str, str], list[tuple[float, float]]]]
+Points = list[tuple[float, float]]
+Named = list[tuple[str, dict[str, str], Points]]
 
 
-def _named(panel: dict[str, Any], results: list[list[Series]], start: float) -> Named:
+def _named(panel: dict[str, Any], results: list[list[Series]]) -> Named:
     return [
-        (legend_of(target["legendFormat"], labels), labels, [(at - start, value) for at, value in points])
+        (legend_of(target["legendFormat"], labels), labels, points)
         for target, series in zip(panel["targets"], results, strict=True)
         for labels, points in series
     ]
+
+
+def _at(now: float, named: Named) -> Named:
+    """What was there at `now`; if nothing was, what was there last."""
+    then = [(name, labels, [point for point in points if point[0] <= now]) for name, labels, points in named]
+    fresh = [one for one in then if one[2] and one[2][-1][0] > now - STALE_SECONDS]
+    return fresh or named
+
+
+def _since(start: float, points: Points) -> Points:
+    return [(at - start, value) for at, value in points]
 
 
 def text_of(value: float, unit: str) -> str:
@@ -94,16 +133,14 @@ def _lines(axes: Axes, panel: dict[str, Any], named: Named) -> None:
     for name, _, points in named:
         label = f"{name}: {text_of(points[-1][1], unit)}"
         axes.plot(*zip(*points, strict=True), linewidth=0.9, label=label)
-    axes.set_ylim(bottom=0)
+    highest = max(value for _, _, points in named for _, value in points)
+    axes.set_ylim(-0.02 * (highest or 1), (highest or 1) * 1.1)
     axes.grid(linewidth=0.3)
     axes.tick_params(length=2, pad=1)
     axes.yaxis.set_major_formatter(lambda value, _: text_of(value, unit))
-    if named:
-        handles, labels = axes.get_legend_handles_labels()
-        shown = slice(0, LINES_IN_A_LEGEND)
-        axes.legend(
-            handles[shown], labels[shown], fontsize=5.5, loc="upper left", framealpha=0.6, borderpad=0.2
-        )
+    handles, texts = axes.get_legend_handles_labels()
+    few = slice(0, LINES_IN_A_LEGEND)
+    axes.legend(handles[few], texts[few], fontsize=5.5, loc="upper left", framealpha=0.6, borderpad=0.2)
 
 
 def _figures(axes: Axes, panel: dict[str, Any], named: Named) -> None:

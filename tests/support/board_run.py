@@ -68,6 +68,7 @@ class Pod:
     ports: dict[str, int]
     began: float
     serving: Serving | None = None
+    healed: float = 0.0
     ended: float = 0.0
 
     @property
@@ -213,6 +214,8 @@ def hurt(pod: Pod, serving: Serving) -> None:
     pod.fires("GLM5EngineFailed")
     path.write_text(kept)
     serving.until_ready(60)
+    pod.seen("glm5_attention_backend_match == 1")
+    pod.healed = time.time()
 
 
 def _core(serving: Serving) -> psutil.Process:
