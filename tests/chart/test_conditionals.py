@@ -88,6 +88,11 @@ POD: dict[str, tuple[dict[str, Any], str, Any]] = {
     "no token with events either": ({"events": {"enabled": True}}, "automountServiceAccountToken", False),
     "staging off": ({"staging": {"enabled": False}}, "stage", None),
     "warm": ({"staging": {"warm": True}}, "stage.args", ["stage", "--warm"]),
+    "waits for what the job stages": (
+        {"staging": {"mode": "job"}, "model": {"volume": {"type": "existingClaim", "existingClaim": "c"}}},
+        "wait-for-model.args",
+        ["stage", "--wait"],
+    ),
     "runtime class": ({"gpu": {"runtimeClass": "nvidia"}}, "runtimeClassName", "nvidia"),
     "no tolerations": ({"tolerations": []}, "tolerations", None),
     "any product": ({"gpu": {"products": []}}, "affinity", None),

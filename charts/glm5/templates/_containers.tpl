@@ -56,17 +56,23 @@ volumeMounts:
   {{- end }}
 {{- end -}}
 
-{{/* Waits for what the staging Job publishes. */}}
+{{/* Waits for what the staging Job publishes: the model of these values, not one that was there before. */}}
 {{- define "glm5.waitForModel" -}}
 name: wait-for-model
 image: {{ include "glm5.image.service" . }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
-command: [sh, -c]
-args: ["until test -e {{ include "glm5.modelPath" . }}/manifest.json; do echo 'waiting for the staging job'; sleep 10; done"]
-resources: {{- include "glm5.equalResources" (list 0.1 "64Mi") | nindent 2 }}
+args: [stage, --wait]
+env:
+  {{- include "glm5.commonEnv" . | nindent 2 }}
+resources: {{- include "glm5.equalResources" (list 0.1 "128Mi") | nindent 2 }}
+terminationMessagePolicy: FallbackToLogsOnError
 securityContext: {{- include "glm5.containerSecurity" . | nindent 2 }}
 volumeMounts:
+  {{- include "glm5.commonMounts" . | nindent 2 }}
   - {name: model, mountPath: /models, readOnly: true}
+  {{- if .Values.staging.caConfigMap }}
+  - {name: source-ca, mountPath: /etc/glm5-ca, readOnly: true}
+  {{- end }}
 {{- end -}}
 
 {{/* Request and limit alike, so that the pod is of class Guaranteed. Takes (list cpus memory). */}}

@@ -67,7 +67,7 @@ def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
     name, status = pod.metadata.name, pod.status
     states = [*(status.initContainerStatuses or []), *(status.containerStatuses or [])]
     running = [state.name for state in states if state.state and state.state.running]
-    container = next((c for c in ("metrics", "stage", "engine") if c in running), None)
+    container = next((c for c in ("metrics", "stage", "wait-for-model", "engine") if c in running), None)
     staging, engine = cluster.run_dir(name, container) if container else ({}, {})
     is_pending = pod.spec.nodeName is None
     events = cluster.events_of(name)

@@ -9,6 +9,7 @@ from glm5_service.commands.options import load_settings, setting, settings_optio
 
 @click.command("stage")
 @click.argument("source", required=False)
+@click.option("--wait", is_flag=True, help="Fetch nothing; end when another stager has published it.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
 @click.option(
     "--verify", is_flag=True, help="Hash the published model from disk; fetch what is damaged again."
@@ -26,7 +27,9 @@ from glm5_service.commands.options import load_settings, setting, settings_optio
 @setting("--rate-limit", path="staging.rate_limit", help="Bytes per second; 0 is no limit.")
 @setting("--run-dir", path="run_dir", help="Folder for staging.json.")
 @click.pass_context
-def command(ctx: click.Context, source: str | None, dry_run: bool, verify: bool, warm: bool) -> int:
+def command(
+    ctx: click.Context, source: str | None, wait: bool, dry_run: bool, verify: bool, warm: bool
+) -> int:
     """Bring the model from SOURCE to the volume, verify it and publish it.
 
     SOURCE is hf://org/repo[@revision][/folder or pattern], https://host/file or folder/, s3://bucket/prefix,
@@ -39,5 +42,5 @@ def command(ctx: click.Context, source: str | None, dry_run: bool, verify: bool,
 
     from glm5_service.staging.command import Options, run
 
-    options = Options(dry_run=dry_run, verify=verify, warm=warm)
+    options = Options(wait=wait, dry_run=dry_run, verify=verify, warm=warm)
     return run(settings.staging, options, run_dir=settings.run_dir)

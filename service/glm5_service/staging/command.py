@@ -39,12 +39,15 @@ from glm5_service.staging.volume import Volume
 from glm5_service.staging.warm import resident_bytes, warm
 
 CHANGES_ALLOWED = 3
+# how often is looked for what another stager publishes
+WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Options:
     """What is asked of one run."""
 
+    wait: bool = False
     dry_run: bool = False
     verify: bool = False
     warm: bool = False
@@ -60,8 +63,9 @@ def run(
 ) -> int:
     """Stage the model; returns the exit code, raises Glm5Error with the reason.
 
-    `dry_run` prints the plan and changes nothing. `verify` hashes what is published from disk and has the damaged
-    files fetched again. `warm` reads the model into the page cache at the end. `run_dir` gets staging.json.
+    `wait` only waits until another stager has published it. `dry_run` prints the plan and changes nothing. `verify`
+    hashes what is published from disk and has the damaged files fetched again. `warm` reads the model into the page
+    cache at the end. `run_dir` gets staging.json.
     """
     clock = clock or Clock()
     progress = Progress(out or sys.stderr, run_dir, clock)
@@ -118,6 +122,9 @@ class _Stager:
         self._damaged: frozenset[Path] = frozenset()
 
     def stage(self, options: Options) -> None:
+        if options.wait:
+            self._wait()
+            return
         if not (self._is_sound(options.verify) and not self._settings.refresh):
             offer = self._list()
             if options.dry_run:
@@ -126,6 +133,15 @@ class _Stager:
             self._change(offer)
         if options.warm and not options.dry_run:
             self._warm()
+
+    def _wait(self) -> None:
+        """Until the model asked for, and no other, is published; contacts no source and writes nothing to the volume."""
+        while not self._is_sound(verify=False):
+            if self._progress.phase != "waiting":
+                self._progress.say(f"waiting for another stager to publish {self._source_label}")
+                self._progress.enter("waiting")
+            self._progress.tick()
+            self._clock.pause(self._stop, WAIT_SECONDS)
 
     def _is_sound(self, verify: bool) -> bool:
         """True if the published model is the one asked for and its files are the ones that were verified."""

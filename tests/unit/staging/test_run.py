@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.clock import Clock
 from glm5_service.staging.command import Options, run
 from glm5_service.staging.lease import Lease, write_lease
 from glm5_service.staging.manifest import Manifest, ModelSummary, read_manifest
@@ -110,6 +113,25 @@ def test_published_model_is_left_alone(stage: Runner, source: Path) -> None:
     first = stage()
     source.rename(source.with_name("gone"))
     assert stage() == first
+
+
+def test_waiting_ends_with_the_model_that_is_asked_for(stage: Runner, source: Path, tmp_path: Path) -> None:
+    """Who waits fetches nothing and is done when another stager publishes that model; another model does not count."""
+    elsewhere = shutil.copytree(source, tmp_path / "elsewhere")
+    stage(source=f"file://{elsewhere}")
+    waiting, phases = tmp_path / "waiting" / "staging.json", []
+
+    class Publisher(Clock):
+        def pause(self, stop: threading.Event, seconds: float) -> None:
+            phases.append(json.loads(waiting.read_text())["phase"])
+            stage()
+
+    settings = StagingSettings(source=f"file://{source}", target=stage.target)
+    run(settings, Options(wait=True), run_dir=waiting.parent, out=stage.log, clock=Publisher())
+
+    assert phases == ["waiting"]
+    assert read_manifest(stage.target / "current").source == f"file://{source}"  # type: ignore[union-attr]
+    assert json.loads(waiting.read_text())["fetched_bytes"] == 0
 
 
 def test_refresh_stages_beside_and_switches(stage: Runner, source: Path) -> None:
