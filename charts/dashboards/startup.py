@@ -29,7 +29,9 @@ from charts.dashboards.queries import (
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 BUDGET = f"max by (release) (glm5:startup_budget_seconds{{{WHERE.rpartition(',')[0]}}})"
-IN_JOB = "With staging.mode job the stager is a pod of its own, without metrics: read its log."
+IN_JOB = (
+    "With staging.mode job the stager is a pod of its own, without metrics, and this one waits: read its log."
+)
 
 
 def build() -> Dashboard:
