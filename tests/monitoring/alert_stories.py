@@ -264,6 +264,14 @@ SILENT = [
          of_pod("glm5_kernel_compiling"): steps((0, 10), (1, 3), (0, 17)),
          of_pod("glm5_kernel_compiles_after_warmup_total"): counter((0, 10), (1, 1), (0, 19))},
     ),
+    Story(
+        "ready without an attestation, and none is asked for", 20,
+        {
+            of_pod("glm5_attention_backend_info", **BACKEND): None,
+            of_pod("glm5_attention_backend_match", rank="0"): None,
+            of_pod("glm5_attention_backend_expected_info", backend="TRITON_MLA_SPARSE"): None,
+        },
+    ),
     Story("a long prompt is read for eight minutes", 40, {TOKENS: counter((6000, 10), (0, 8), (6000, 22))}),
     Story("one canary fails", 30, {of_pod("glm5_canary_total", result="failed"): counter((0, 10), (1, 1), (0, 19))}),
     Story("a drain ends with every request finished", 30, {ABORTED: steps((0, 30))}),

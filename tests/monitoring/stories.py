@@ -66,6 +66,7 @@ def healthy(minutes: int) -> dict[str, Values]:
         of_pod("glm5_engine_startup_duration_seconds"): 400,
         of_pod("glm5_attention_backend_match", rank="0"): 1,
         of_pod("glm5_attention_backend_info", **BACKEND): 1,
+        of_pod("glm5_attention_backend_expected_info", backend="TRITON_MLA_SPARSE"): 1,
         of_pod("glm5_engine_pending_requests"): 2,
         of_pod("glm5_engine_progress_age_seconds"): 0.2,
         of_pod("glm5_kernel_compiling"): 0,
