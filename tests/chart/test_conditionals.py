@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +219,25 @@ def test_sidecar_is_native_where_the_server_has_it() -> None:
     ]
     assert [item["name"] for item in old["containers"]] == ["engine", "metrics"]
     assert "340" in containers(old)["metrics"]["lifecycle"]["preStop"]["exec"]["command"][2]
+
+
+@pytest.mark.parametrize(
+    ("phase", "pauses"), [("", 0), ("stopped", 0), ("failed", 0), ("draining", 1)], ids=str
+)
+def test_helper_ends_after_the_engine(phase: str, pauses: int, tmp_path: Path) -> None:
+    """Without native sidecars a helper waits while the engine drains, and for no engine that ended or never started."""
+    helper = containers(pod_of(objects(kube="1.25.0")))["metrics"]
+    state, script = tmp_path / "engine.json", helper["lifecycle"]["preStop"]["exec"]["command"][-1]
+    if phase:
+        state.write_text(json.dumps({"phase": phase}))
+    # in place of a second's sleep the engine stops
+    pause = f"""sleep() {{ echo pause; echo '{{"phase": "stopped"}}' > {state}; }}; """
+    done = subprocess.run(
+        ["sh", "-c", pause + script.replace("/run/glm5/engine.json", str(state))],
+        capture_output=True, text=True, check=True, timeout=30,
+    )  # fmt: skip
+
+    assert done.stdout.count("pause") == pauses
 
 
 def test_every_container_is_guaranteed_and_unprivileged() -> None:

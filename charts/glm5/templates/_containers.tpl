@@ -191,7 +191,7 @@ volumeMounts:
 
 {{/*
 How a helper outlives the engine's draining: a native sidecar ends after it by itself; a plain container waits until the engine
-says that it has stopped, at most as long as draining may take.
+says that it has stopped, at most as long as draining may take. An engine that never started says nothing, and nobody waits for it.
 */}}
 {{- define "glm5.helperLifecycle" }}
 {{- if include "glm5.hasNativeSidecars" . }}
@@ -205,7 +205,7 @@ lifecycle:
         - -c
         - >-
           n=0;
-          until grep -Eq '"phase": ?"(stopped|failed)"' /run/glm5/engine.json || [ $n -ge {{ sub (include "glm5.graceSeconds" .) 10 }} ];
+          until [ ! -e /run/glm5/engine.json ] || grep -Eq '"phase": ?"(stopped|failed)"' /run/glm5/engine.json || [ $n -ge {{ sub (include "glm5.graceSeconds" .) 10 }} ];
           do n=$((n+1)); sleep 1; done
 {{- end }}
 {{- end -}}
