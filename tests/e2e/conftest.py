@@ -31,6 +31,8 @@ VALUES: dict[str, Any] = {
     "health": {"stallSeconds": 20, "canaryIdleSeconds": 10},
     "settings": {"health": {"canary_timeout_seconds": 10}},
     "events": {"enabled": True},
+    # room for a stream that a busy machine writes slowly and that a quick one has not ended before the upgrade
+    "drainSeconds": 240,
     # a policy sees the port of the pod behind a Service
     "networkPolicy": {"stagingPorts": [8080]},
 }

@@ -210,7 +210,7 @@ def test_upgrade_drains_a_running_stream(values: Values, record: Record) -> None
         for chunk in client(url).chat.completions.create(
             model="glm5-demo",
             messages=[{"role": "user", "content": "What is this project?"}],
-            max_tokens=400,
+            max_tokens=1000,
             stream=True,
             extra_body={"ignore_eos": True},
         ):
@@ -227,8 +227,8 @@ def test_upgrade_drains_a_running_stream(values: Values, record: Record) -> None
         request.start()
         r.until("the stream flows", 60, lambda: len(pieces) > 3)
         at_upgrade = len(pieces)
-        r.install(values | {"drainSeconds": 90})
-        request.join(timeout=180)
+        r.install(values | {"drainSeconds": 250})
+        request.join(timeout=300)
         facts |= {
             "pieces_before_upgrade": at_upgrade,
             "pieces_in_all": len(pieces),
