@@ -20,8 +20,11 @@ FILES = {
 }
 SUMS = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in FILES.items()).encode()
 CHUNK = 1 << 16
-# small, so that what is counted as sent is not megabytes that wait in the kernel for a slow or dead reader
+# small and slow, so that what is counted as sent is not megabytes that wait in this kernel or the reader's when it dies:
+# a reader's receive buffer grows as it likes, unless bytes come no faster than it takes them
 SEND_BUFFER_BYTES = 1 << 16
+SO_MAX_PACING_RATE = 47  # of Linux, which the socket module has no name for
+CONNECTION_BYTES_PER_SECOND = 200_000
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -33,6 +36,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self.request.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, CONNECTION_BYTES_PER_SECOND)
         super().setup()
 
     def do_HEAD(self) -> None:
