@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from functools import cache
 
@@ -25,7 +26,7 @@ from tests.support.rules import alerts, filled_in
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(
         shutil.which("prometheus-alertmanager") is None, reason="no Alertmanager here (apt.txt)"
     ),
@@ -49,6 +50,14 @@ CAUSED = {
     "GLM5DrainAborted",
     "GLM5SidecarDown",
 }
+# with waiting times of two seconds these may fire as well: a slow machine, a pause in staging, a page that is late
+ALLOWED = {
+    "GLM5LatencySLOFast",
+    "GLM5LatencySLOSlow",
+    "GLM5PodMissing",
+    "GLM5StagingStalled",
+    "GLM5SupervisorSilent",
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +65,10 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
     """A pod whose life is over; Prometheus still answers for it."""
     pod = board_run.begin(tmp_path_factory.mktemp("pod"))
     try:
-        board_run.stage(pod)
-        serving = board_run.serve(pod)
-        board_run.load(pod, serving)
-        board_run.hurt(pod, serving)
-        board_run.end(pod, serving)
+        for step in (board_run.stage, board_run.serve, board_run.load, board_run.hurt, board_run.end):
+            started = time.monotonic()
+            step(pod)
+            pod.seconds[step.__name__] = round(time.monotonic() - started)
         yield pod
     finally:
         pod.stop()
@@ -114,7 +122,7 @@ def test_alerts_fired(pod: Pod) -> None:
     """What was caused fired, and nothing fired that was not."""
     fired = {labels["alertname"] for labels, _ in _series(pod, 'ALERTS{alertstate="firing"}')}
     assert set(alerts(filled_in())) >= fired >= CAUSED
-    assert fired - CAUSED <= {"GLM5LatencySLOFast", "GLM5LatencySLOSlow", "GLM5SupervisorSilent"}
+    assert fired - CAUSED <= ALLOWED
 
 
 def test_alert_reaches_the_webhook(pod: Pod) -> None:
@@ -126,7 +134,7 @@ def test_alert_reaches_the_webhook(pod: Pod) -> None:
             one for one in pod.post.alerts if (one["labels"]["alertname"], one["status"]) == (name, status)
         ]
 
-    until(lambda: of("resolved"), 60, "the end of the alert")
+    until(lambda: of("resolved"), board_run.PATIENCE_SECONDS, "the end of the alert")
     alert = of("firing")[0]
     assert alert["labels"] == {
         "alertname": "GLM5WrongBackend",
@@ -158,7 +166,7 @@ def test_pictures(pod: Pod) -> None:
         {
             "panels_queries": len(targets()),
             "rules": len(RULES),
-            "run_seconds": round(pod.ended - pod.began),
+            "seconds": pod.seconds,
             "without_data": NO_DATA,
         },
     )

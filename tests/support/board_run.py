@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ THRESHOLDS = {
     "compilesPerHour": 0,
 }
 WAIT = "2s"
+# each step takes seconds on an idle machine; a busy one gets this long
+PATIENCE_SECONDS = 240
 
 
 @dataclass
@@ -67,27 +69,34 @@ class Pod:
     sidecar: subprocess.Popen[bytes]
     ports: dict[str, int]
     began: float
-    serving: Serving | None = None
+    engine: Serving | None = None
+    seconds: dict[str, int] = field(default_factory=dict)
     healed: float = 0.0
     ended: float = 0.0
+
+    @property
+    def serving(self) -> Serving:
+        """The engine that runs."""
+        assert self.engine is not None
+        return self.engine
 
     @property
     def run_dir(self) -> Path:
         """The run directory that sidecar, stager and engine share."""
         return self.folder / "run"
 
-    def seen(self, expr: str, timeout: float = 60) -> None:
+    def seen(self, expr: str, timeout: float = PATIENCE_SECONDS) -> None:
         """Wait until Prometheus has data for a query."""
         until(lambda: self.prometheus.value(expr) is not None, timeout, expr)
 
-    def fires(self, alert: str, timeout: float = 60) -> None:
+    def fires(self, alert: str, timeout: float = PATIENCE_SECONDS) -> None:
         """Wait until an alert fires."""
         self.seen(f'ALERTS{{alertname="{alert}",alertstate="firing"}}', timeout)
 
     def stop(self) -> None:
         """End everything that still runs."""
-        if self.serving:
-            self.serving.stop()
+        if self.engine:
+            self.engine.stop()
         self.sidecar.terminate()
         self.sidecar.wait()
         self.prometheus.stop()
@@ -149,17 +158,16 @@ def stage(pod: Pod) -> None:
     with running(FaultServer(source)) as server:
         url = f"{server.url}/{min(MODEL.glob('*.gguf')).name}"
         slowly = ("--rate-limit", 1_500_000, "--set", "staging.require_digest=false")
-        done = glm5("stage", url, *slowly, *common, fake=False, timeout=120)
+        done = glm5("stage", url, *slowly, *common, fake=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     pod.seen('glm5_staging_phase{phase="done"}')
 
 
-def serve(pod: Pod) -> Serving:
+def serve(pod: Pod) -> None:
     """The engine, from its start to ready."""
-    pod.serving = _start(pod)
-    pod.serving.until_ready()
+    pod.engine = _start(pod)
+    pod.engine.until_ready()
     pod.seen("glm5_engine_ready == 1")
-    return pod.serving
 
 
 def _start(pod: Pod) -> Serving:
@@ -170,12 +178,13 @@ def _start(pod: Pod) -> Serving:
     )  # fmt: skip
 
 
-def load(pod: Pod, serving: Serving) -> None:
+def load(pod: Pod) -> None:
     """More users than run at once, for so long that rates and quantiles have data; and a request that is refused."""
-    with Load(serving.api, users=6, max_tokens=48) as users:
-        until(lambda: users.finished >= 30, 120, "30 requests")
+    serving = pod.serving
+    with Load(serving.api, users=4, max_tokens=24) as users:
+        until(lambda: users.finished >= 16, PATIENCE_SECONDS, "16 requests")
         big = {"model": "glm-5", "prompt": "x" * 30_000}
-        assert httpx.post(f"{serving.api}/v1/completions", json=big).status_code == 413
+        assert httpx.post(f"{serving.api}/v1/completions", json=big, timeout=60).status_code == 413
         _compile(pod, serving)
     assert users.errors == []
 
@@ -183,11 +192,14 @@ def load(pod: Pod, serving: Serving) -> None:
 def _compile(pod: Pod, serving: Serving) -> None:
     (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": 4, "mark": True}))
     pod.seen("glm5_kernel_compiling == 1")
-    until(lambda: pod.prometheus.value("glm5_kernel_compiling == 0") is not None, 60, "compiled")
+    until(
+        lambda: pod.prometheus.value("glm5_kernel_compiling == 0") is not None, PATIENCE_SECONDS, "compiled"
+    )
 
 
-def hurt(pod: Pod, serving: Serving) -> None:
+def hurt(pod: Pod) -> None:
     """Faults one after the other, each until its alert fires, each healed before the next."""
+    serving = pod.serving
     core = _core(serving)
 
     core.suspend()
@@ -196,12 +208,12 @@ def hurt(pod: Pod, serving: Serving) -> None:
     pod.fires("GLM5NotReady")
     core.resume()
     waiting()
-    serving.until_ready(60)
+    serving.until_ready(PATIENCE_SECONDS)
 
     core.suspend()
     pod.fires("GLM5CanaryFailing")
     core.resume()
-    serving.until_ready(60)
+    serving.until_ready(PATIENCE_SECONDS)
 
     (serving.run_dir / "metrics-fault").write_text("gone")
     pod.fires("GLM5EngineMetricsMissing")
@@ -213,7 +225,7 @@ def hurt(pod: Pod, serving: Serving) -> None:
     pod.fires("GLM5WrongBackend")
     pod.fires("GLM5EngineFailed")
     path.write_text(kept)
-    serving.until_ready(60)
+    serving.until_ready(PATIENCE_SECONDS)
     pod.seen("glm5_attention_backend_match == 1")
     pod.healed = time.time()
 
@@ -238,21 +250,22 @@ def _ask(serving: Serving, tokens: int) -> Callable[[], None]:
 
     def post() -> None:
         with contextlib.suppress(httpx.HTTPError):  # the drain cuts off its request
-            httpx.post(f"{serving.api}/v1/completions", json=body, timeout=120)
+            httpx.post(f"{serving.api}/v1/completions", json=body, timeout=PATIENCE_SECONDS)
 
     thread = threading.Thread(target=post)
     thread.start()
     return thread.join
 
 
-def end(pod: Pod, serving: Serving) -> None:
+def end(pod: Pod) -> None:
     """Told to stop with a request that outlasts the drain; then the supervisor is gone, then the sidecar."""
+    serving = pod.serving
     waiting = _ask(serving, 900)
     pod.seen("glm5_engine_pending_requests == 1")
     serving.process.send_signal(signal.SIGTERM)
     pod.fires("GLM5DrainAborted")
     waiting()
-    assert serving.process.wait(60) == 0
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
     _start_again(pod)
     pod.ended = time.time()
     pod.sidecar.terminate()
@@ -261,6 +274,6 @@ def end(pod: Pod, serving: Serving) -> None:
 
 def _start_again(pod: Pod) -> None:
     """The kubelet's restart of the container, up to where Prometheus sees it."""
-    pod.serving = _start(pod)
+    pod.engine = _start(pod)
     pod.seen("resets(max by (pod) (glm5_engine_started)[2m:15s]) > 0")
-    pod.serving.stop()
+    pod.engine.stop()
