@@ -25,7 +25,7 @@ from tests.support.staging.large_gguf import TWO_GB, SplitSet, write_set
 from tests.support.staging.nginx import nginx
 
 PART_BYTES = 64 << 20
-IDLE_SHARE, IDLE_WAIT_SECONDS = 0.95, 20.0
+IDLE_SHARE, IDLE_WAIT_SECONDS = 0.95, 5.0
 
 
 def ranges_of(model: SplitSet) -> list[tuple[str, int, int]]:
