@@ -157,8 +157,9 @@ def supervision() -> list[Panel]:
     return [
         over_time(
             "Canaries",
-            "The supervisor's own requests, between two points of the graph. Failed: runbook "
-            "GLM5CanaryFailing. Inconclusive ones were overtaken by user requests.",
+            "The supervisor's own requests, between two points of the graph. Failed, but for those before "
+            "the first token of a start: runbook GLM5CanaryFailing. Inconclusive ones were overtaken by user "
+            "requests.",
             "short",
             [Query(f"sum by (pod, result) ({increase('glm5_canary_total')})", "{{pod}} {{result}}")],
             Size(6),

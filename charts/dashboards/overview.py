@@ -191,9 +191,9 @@ def load() -> list[Panel]:
         ),
         over_time(
             "What failed",
-            "Events between two points of the graph; all should be 0. Canaries failed: runbook "
-            "GLM5CanaryFailing. Requests ended with an error: the engine's log. Aborted by a drain: runbook "
-            "GLM5DrainAborted.",
+            "Events between two points of the graph; all should be 0. Canaries failed, but for those before "
+            "the first token of a start: runbook GLM5CanaryFailing. Requests ended with an error: the "
+            "engine's log. Aborted by a drain: runbook GLM5DrainAborted.",
             "short",
             [
                 Query(
