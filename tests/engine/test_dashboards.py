@@ -127,15 +127,9 @@ def test_alerts_fired(pod: Pod) -> None:
 
 def test_alert_reaches_the_webhook(pod: Pod) -> None:
     """Alertmanager delivers an alert with its texts filled in, and its end."""
-
-    def of(status: str) -> list[dict[str, dict[str, str]]]:
-        name = "GLM5WrongBackend"
-        return [
-            one for one in pod.post.alerts if (one["labels"]["alertname"], one["status"]) == (name, status)
-        ]
-
-    until(lambda: of("resolved"), board_run.PATIENCE_SECONDS, "the end of the alert")
-    alert = of("firing")[0]
+    name = "GLM5WrongBackend"
+    until(lambda: pod.delivered(name, "resolved"), board_run.PATIENCE_SECONDS, "the end of the alert")
+    alert = pod.delivered(name, "firing")[0]
     assert alert["labels"] == {
         "alertname": "GLM5WrongBackend",
         "severity": "critical",

@@ -93,6 +93,12 @@ class Pod:
         """Wait until an alert fires."""
         self.seen(f'ALERTS{{alertname="{alert}",alertstate="firing"}}', timeout)
 
+    def delivered(self, alert: str, status: str) -> list[dict[str, Any]]:
+        """What the webhook got of an alert; status is firing or resolved."""
+        return [
+            one for one in self.post.alerts if (one["labels"]["alertname"], one["status"]) == (alert, status)
+        ]
+
     def stop(self) -> None:
         """End everything that still runs."""
         if self.engine:
@@ -224,6 +230,7 @@ def hurt(pod: Pod) -> None:
     path.write_text(json.dumps(_attested_on_a_gpu()))
     pod.fires("GLM5WrongBackend")
     pod.fires("GLM5EngineFailed")
+    until(lambda: pod.delivered("GLM5WrongBackend", "firing"), PATIENCE_SECONDS, "the alert at the webhook")
     path.write_text(kept)
     serving.until_ready(PATIENCE_SECONDS)
     pod.seen("glm5_attention_backend_match == 1")
