@@ -233,7 +233,9 @@ def hurt(pod: Pod) -> None:
     until(lambda: pod.delivered("GLM5WrongBackend", "firing"), PATIENCE_SECONDS, "the alert at the webhook")
     path.write_text(kept)
     serving.until_ready(PATIENCE_SECONDS)
-    pod.seen("glm5_attention_backend_match == 1")
+    pod.seen(
+        "min_over_time(glm5_engine_ready[5s]) == 1 and on (pod) min_over_time(glm5_attention_backend_match[5s]) == 1"
+    )
     pod.healed = time.time()
 
 
