@@ -28,7 +28,7 @@ GIB = 1024**3
         ("four-layers-mtp-float32", TinySpec(layers=4, mtp=True), "float32", 4),
     ],
 )
-def test_kv_tokens_are_estimated_within_5_percent(
+def test_memory_is_estimated_within_5_percent(
     tmp_path: Path, name: str, spec: TinySpec, dtype: str, dtype_bytes: int
 ) -> None:
     """Layers, shared indexers, a set-aside MTP block and the type all count as they do in the engine."""
@@ -38,15 +38,21 @@ def test_kv_tokens_are_estimated_within_5_percent(
     (hf / "config.json").write_text(json.dumps(tiny.hf_config))
     gguf = inspect_model(tiny.path).gguf
     assert gguf is not None
-    need = fit.demand(gguf, "cpu", 1, dtype_bytes, "auto", True)
+    need = fit.demand(gguf, "cpu", 1, dtype_bytes, "auto", eager=True)
     arguments = {"dtype": dtype, "tokenizer": str(hf), "skip_tokenizer_init": True, "max_model_len": 1024}
 
     run_engine(EngineRun(str(tiny.path), [[1, 2, 3]], max_tokens=1, engine=arguments), tmp_path)
 
-    reported = reduce(read_line, (tmp_path / "engine.log").read_text().splitlines(), LogFacts()).kv_tokens
-    estimated = GIB // need.kv_per_token
-    record(f"fit-{name}", {"estimated_tokens_per_gib": estimated, "reported_tokens_per_gib": reported})
-    assert estimated == pytest.approx(reported, rel=0.05)
+    reported = reduce(read_line, (tmp_path / "engine.log").read_text().splitlines(), LogFacts())
+    figures = {
+        "weights_estimated_bytes": need.weights,
+        "weights_reported_bytes": reported.weights_bytes,
+        "kv_estimated_tokens_per_gib": GIB // need.kv_per_token,
+        "kv_reported_tokens_per_gib": reported.kv_tokens,
+    }
+    record(f"fit-{name}", figures)
+    assert need.weights == pytest.approx(reported.weights_bytes, rel=0.05)
+    assert GIB // need.kv_per_token == pytest.approx(reported.kv_tokens, rel=0.05)
 
 
 def test_all_reduce_of_real_ranks() -> None:
