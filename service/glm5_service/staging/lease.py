@@ -6,12 +6,13 @@ clock, or at once when the owner is a process of this very kernel and namespace 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import socket
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from glm5_service.staging.clock import Clock
@@ -68,8 +69,23 @@ def read_lease(path: Path) -> Lease | None:
 def write_lease(path: Path, lease: Lease) -> None:
     """Replace the lease in one step; only its owner does this."""
     temporary = path.with_name(f".{path.name}.{lease.owner.nonce}")
-    temporary.write_text(lease.to_json(), encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(lease.to_json(), encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def free_lease(path: Path, lease: Lease) -> None:
+    """Mark our lease as free. On a full volume no second file can be written, but this one has its block already."""
+    free = replace(lease, held=False)
+    try:
+        write_lease(path, free)
+    except OSError:
+        # what cannot be written at all is found dead by others, once this process is gone or its lease is over
+        with contextlib.suppress(OSError), path.open("r+", encoding="utf-8") as file:
+            file.write(free.to_json())
 
 
 def create_lease(path: Path, lease: Lease) -> bool:

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import Stopped
-from glm5_service.staging.lease import Lease, Owner, Watch, create_lease, read_lease, this_owner, write_lease
+from glm5_service.staging.lease import (
+    Lease,
+    Owner,
+    Watch,
+    create_lease,
+    free_lease,
+    read_lease,
+    this_owner,
+    write_lease,
+)
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.volume import volume_error
 
@@ -69,7 +78,7 @@ class TargetLock:
         self._ended.set()
         self._thread.join()
         if not self._lost.is_set() and self._highest() == self._number:
-            write_lease(self._path(self._number), Lease(self.owner, self._beat, held=False))
+            free_lease(self._path(self._number), Lease(self.owner, self._beat, held=True))
 
     def __enter__(self) -> TargetLock:
         return self

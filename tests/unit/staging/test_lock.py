@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
@@ -50,6 +51,21 @@ def test_second_waits_and_then_gives_up(tmp_path: Path) -> None:
         lock_in(tmp_path).acquire(20, told.append)
     assert caught.value.reason is Reason.LOCKED
     assert told[0] == with_first.owner
+
+
+def test_lock_is_released_on_a_full_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no file can be written, the lock is freed in place, and the error that ends the run is not hidden."""
+    lock = lock_in(tmp_path)
+    lock.acquire(0, lambda _: None)
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(StagingError, match="the first error"), lock:
+            raise StagingError(Reason.OUT_OF_SPACE, "the first error", "x")
+    lock_in(tmp_path).acquire(0, lambda _: None)
 
 
 def test_released_lock_is_free_at_once(tmp_path: Path) -> None:
