@@ -12,11 +12,10 @@ from charts.dashboards.panels import (
     figure,
     name_of_now,
     over_time,
-    states,
+    phases,
     steps,
-    timeline,
 )
-from charts.dashboards.queries import ENGINE_PHASES, WHERE, Query, increase, of, quantiles, rate, state
+from charts.dashboards.queries import ENGINE_PHASES, OF_RELEASE, Query, increase, of, quantiles, rate
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 CANARIES = "The supervisor's canaries, one token each while nobody asks, are among them."
@@ -71,13 +70,13 @@ def serving() -> list[Panel]:
             small,
             limits=steps(GREEN, (1, RED)),
         ),
-        timeline(
+        phases(
             "Phase",
             "What each pod does. Stalled or failed: runbooks GLM5EngineStalled and GLM5EngineFailed. "
             "Loading and warming are normal after a start; how long they may take is on the board Start-up "
             "and staging.",
-            [Query(state("glm5_engine_phase", ENGINE_PHASES), "{{pod}}")],
-            states(ENGINE_PHASES),
+            "glm5_engine_phase",
+            ENGINE_PHASES,
             Size(10, 6),
         ),
     ]
@@ -125,7 +124,7 @@ def latency() -> list[Panel]:
     """What users wait for."""
     slow = [
         Query(
-            f"max by (release) (glm5:{kind}_slow:ratio_rate1h{{{WHERE.rpartition(',')[0]}}})",
+            f"max by (release) (glm5:{kind}_slow:ratio_rate1h{{{OF_RELEASE}}})",
             f"{{{{release}}}} {text}",
         )
         for kind, text in (("ttft", "first tokens"), ("inter_token", "tokens"))

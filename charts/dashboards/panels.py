@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from charts.dashboards.queries import Query
+from charts.dashboards.queries import Query, state
 from grafana_foundation_sdk.builders import (
     bargauge,
     common,
@@ -99,14 +99,7 @@ def figure(
     limits: Builder[d.ThresholdsConfig] | None = None, texts: list[Any] | None = None,
 ) -> Panel:  # fmt: skip
     """The value of now, large."""
-    panel = (
-        _of(stat.Panel(), title, about, queries, size, instant=True)
-        .unit(unit)
-        .color_mode(c.BigValueColorMode.BACKGROUND)
-    )
-    panel = panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"])).graph_mode(
-        c.BigValueGraphMode.NONE
-    )
+    panel = _large(title, about, queries, size).unit(unit)
     panel = panel.thresholds(limits or steps(BLUE)).mappings(texts or [])
     return panel.text_mode(
         c.BigValueTextMode.VALUE_AND_NAME if len(queries) > 1 else c.BigValueTextMode.VALUE
@@ -115,13 +108,8 @@ def figure(
 
 def name_of_now(title: str, about: str, query: Query, size: Size = QUARTER) -> Panel:
     """A label's value, large: the legend is the text."""
-    panel = (
-        _of(stat.Panel(), title, about, [query], size, instant=True)
-        .text_mode(c.BigValueTextMode.NAME)
-        .unit("none")
-    )
-    panel = panel.color_mode(c.BigValueColorMode.BACKGROUND).graph_mode(c.BigValueGraphMode.NONE)
-    return panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"])).thresholds(steps(BLUE))
+    panel = _large(title, about, [query], size).text_mode(c.BigValueTextMode.NAME)
+    return panel.unit("none").thresholds(steps(BLUE))
 
 
 def bars(title: str, about: str, unit: str, queries: list[Query], size: Size = THIRD) -> Panel:
@@ -145,6 +133,11 @@ def timeline(title: str, about: str, queries: list[Query], texts: list[Any], siz
     return panel.show_value(c.VisibilityMode.AUTO).merge_values(True).line_width(0).fill_opacity(70)
 
 
+def phases(title: str, about: str, metric: str, among: tuple[str, ...], size: Size) -> Panel:
+    """Which of its phases each pod is in."""
+    return timeline(title, about, [Query(state(metric, among), "{{pod}}")], states(among), size)
+
+
 def labels(title: str, about: str, expr: str, columns: list[str], size: Size = HALF) -> Panel:
     """The labels of an info metric as a table with those columns."""
     panel = _of(table.Panel(), title, about, [Query(expr, "")], size, instant=True, as_table=True)
@@ -152,6 +145,12 @@ def labels(title: str, about: str, expr: str, columns: list[str], size: Size = H
     order = {name: index for index, name in enumerate(columns)}
     options = {"includeByName": dict.fromkeys(columns, True), "indexByName": order}
     return panel.with_transformation(d.DataTransformerConfig(id_val="organize", options=options))
+
+
+def _large(title: str, about: str, queries: list[Query], size: Size) -> stat.Panel:
+    panel = _of(stat.Panel(), title, about, queries, size, instant=True)
+    panel = panel.color_mode(c.BigValueColorMode.BACKGROUND).graph_mode(c.BigValueGraphMode.NONE)
+    return panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
 
 
 def _of(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-WHERE = 'namespace=~"$namespace",release=~"$release",pod=~"$pod"'
+# what the rules record has no pod
+OF_RELEASE = 'namespace=~"$namespace",release=~"$release"'
+WHERE = f'{OF_RELEASE},pod=~"$pod"'
 ENGINE_PHASES = (
     "preflight", "starting", "loading", "compiling", "warming", "ready", "stalled", "draining", "failed", "stopped",
 )  # fmt: skip

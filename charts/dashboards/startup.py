@@ -12,23 +12,22 @@ from charts.dashboards.panels import (
     bars,
     figure,
     over_time,
-    states,
+    phases,
     steps,
     timeline,
 )
 from charts.dashboards.queries import (
     ENGINE_PHASES,
+    OF_RELEASE,
     STAGING_PHASES,
     STARTUP,
-    WHERE,
     Query,
     increase,
     of,
-    state,
 )
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-BUDGET = f"max by (release) (glm5:startup_budget_seconds{{{WHERE.rpartition(',')[0]}}})"
+BUDGET = f"max by (release) (glm5:startup_budget_seconds{{{OF_RELEASE}}})"
 IN_JOB = (
     "With staging.mode job the stager is a pod of its own, without metrics, and this one waits: read its log."
 )
@@ -87,11 +86,11 @@ def staging() -> list[Panel]:
             Size(4, 6),
             limits=steps(GREEN, (1, RED)),
         ),
-        timeline(
+        phases(
             "Phase of staging",
             "Fetching takes longest; verifying is hashing. Waiting: another stager holds the volume's lock.",
-            [Query(state("glm5_staging_phase", STAGING_PHASES), "{{pod}}")],
-            states(STAGING_PHASES),
+            "glm5_staging_phase",
+            STAGING_PHASES,
             Size(12, 6),
         ),
     ]
@@ -185,12 +184,12 @@ def engine() -> list[Panel]:
             [Query(f"max by (pod, phase) ({during})", "{{pod}} {{phase}}")],
             Size(12, 7),
         ),
-        timeline(
+        phases(
             "Phase of the engine",
             "Starting again and again: it fails or is over its budget; see `glm5 cluster status` and "
             "runbook GLM5EngineFailed.",
-            [Query(state("glm5_engine_phase", ENGINE_PHASES), "{{pod}}")],
-            states(ENGINE_PHASES),
+            "glm5_engine_phase",
+            ENGINE_PHASES,
             Size(12, 7),
         ),
         timeline(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from glm5_service.engine.inspect import inspect_model
-from glm5_service.engine.logwatch import LogFacts, read_line
 from glm5_service.preflight import fit
-from tests.support.engine import EngineRun, run_engine
+from tests.support.engine import EngineRun, log_facts, run_engine
 from tests.support.hf_model import largest_logprob_difference, load_float32, random_prompts
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import QuantMix, TinySpec
@@ -38,14 +36,6 @@ def estimated_weights(path: Path, dtype: str) -> int:
     return fit.demand(gguf, "cpu", 1, 4 if dtype == "float32" else 2, "auto", eager=True).weights
 
 
-def logged_weights(folder: Path) -> int | None:
-    """Bytes that the parameters took, as the supervisor reads it in the engine's log."""
-    facts = LogFacts()
-    for line in (folder / "engine.log").read_text().splitlines():
-        facts = read_line(facts, line)
-    return facts.weights_bytes
-
-
 @pytest.mark.parametrize(
     ("spec", "dtype", "lengths"),
     [
@@ -68,9 +58,7 @@ def test_engine_computes_what_the_file_says(
     """Every layout, split and quant type gives transformers' logprobs, whichever split is named."""
     tiny = write_tiny(tmp_path / "gguf", spec)
     reference = tiny.write_reference(tmp_path / "reference")
-    hf = tmp_path / "hf"
-    hf.mkdir()
-    (hf / "config.json").write_text(json.dumps(tiny.hf_config))
+    hf = tiny.write_config(tmp_path / "hf")
     prompts = [
         [token % tiny.hf_config["vocab_size"] for token in prompt] for prompt in random_prompts(lengths)
     ]
@@ -80,4 +68,4 @@ def test_engine_computes_what_the_file_says(
 
     largest = largest_logprob_difference(load_float32(reference), prompts, completions)
     assert max(largest) < TOLERANCE[dtype], largest
-    assert estimated_weights(tiny.path, dtype) == pytest.approx(logged_weights(tmp_path), rel=0.05)
+    assert estimated_weights(tiny.path, dtype) == pytest.approx(log_facts(tmp_path).weights_bytes, rel=0.05)

@@ -20,9 +20,7 @@ def test_draft_model_proposes_what_the_block_says(tmp_path: Path) -> None:
     """Greedy tokens stay the main model's, and each proposed token is transformers' of the dequantised block."""
     tiny = write_tiny(tmp_path / "gguf", TinySpec(splits=3, mtp=True))
     main = load_float32(tiny.write_reference(tmp_path / "reference"))
-    hf = tmp_path / "hf"
-    hf.mkdir()
-    (hf / "config.json").write_text(json.dumps(tiny.hf_config))
+    hf = tiny.write_config(tmp_path / "hf")
     # longer than index_topk, so that the block's own indexer selects
     prompt = [token % tiny.hf_config["vocab_size"] for token in random_prompts((100,))[0]]
     run = EngineRun(

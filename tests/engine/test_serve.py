@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.glm5_command import start_glm5
 from tests.support.load import Load, latency
+from tests.support.prometheus import start_prometheus
 from tests.support.results import record
 from tests.support.serving import Serving, free_port, start_serving
 
@@ -212,27 +213,9 @@ def test_metrics_page_is_clean_and_bounded(sidecar: tuple[str, int], tmp_path: P
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no Prometheus here (apt.txt)")
 def test_prometheus_scrapes_the_sidecar(serving: Serving, sidecar: tuple[str, int], tmp_path: Path) -> None:
     """A real Prometheus takes the page: our metrics and vLLM's arrive, and no sample is refused."""
-    port = free_port()
-    (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s}\n"
-        "scrape_configs:\n"
-        f"- {{job_name: glm5, static_configs: [{{targets: ['{httpx.URL(sidecar[0]).netloc.decode()}']}}]}}\n"
-    )
-    with (tmp_path / "log").open("w") as log:
-        prometheus = subprocess.Popen(
-            ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
-             f"--web.listen-address=127.0.0.1:{port}"],
-            stderr=log,
-        )  # fmt: skip
-
-    def value(query: str) -> float | None:
-        try:
-            answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}, timeout=5)
-        except httpx.HTTPError:
-            return None
-        found = answer.json()["data"]["result"] if answer.status_code == 200 else []
-        return float(found[0]["value"][1]) if found else None
-
+    target = httpx.URL(sidecar[0]).netloc.decode()
+    prometheus = start_prometheus(tmp_path, [{"job_name": "glm5", "static_configs": [{"targets": [target]}]}])
+    value = prometheus.value
     try:
         serving.until(lambda: value("glm5_engine_ready"), 60)
         assert value('glm5_attention_backend_match{rank="0"}') == 1
@@ -242,8 +225,7 @@ def test_prometheus_scrapes_the_sidecar(serving: Serving, sidecar: tuple[str, in
         assert scraped == kept
         record("prometheus-scrape", {"samples": scraped, "seconds": value("scrape_duration_seconds")})
     finally:
-        prometheus.terminate()
-        prometheus.wait()
+        prometheus.stop()
 
 
 def test_drain_finishes_what_it_can_and_counts_the_rest(serving: Serving) -> None:

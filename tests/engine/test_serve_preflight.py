@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from functools import reduce
 from pathlib import Path
 
 import pytest
 
 from glm5_service.engine.inspect import inspect_model
-from glm5_service.engine.logwatch import LogFacts, read_line
 from glm5_service.preflight import allreduce, fit
-from tests.support.engine import EngineRun, run_engine
+from tests.support.engine import EngineRun, log_facts, run_engine
 from tests.support.results import record
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import TinySpec
@@ -33,9 +30,7 @@ def test_memory_is_estimated_within_5_percent(
 ) -> None:
     """Layers, shared indexers, a set-aside MTP block and the type all count as they do in the engine."""
     tiny = write_tiny(tmp_path / "gguf", spec)
-    hf = tmp_path / "hf"
-    hf.mkdir()
-    (hf / "config.json").write_text(json.dumps(tiny.hf_config))
+    hf = tiny.write_config(tmp_path / "hf")
     gguf = inspect_model(tiny.path).gguf
     assert gguf is not None
     need = fit.demand(gguf, "cpu", 1, dtype_bytes, "auto", eager=True)
@@ -43,7 +38,7 @@ def test_memory_is_estimated_within_5_percent(
 
     run_engine(EngineRun(str(tiny.path), [[1, 2, 3]], max_tokens=1, engine=arguments), tmp_path)
 
-    reported = reduce(read_line, (tmp_path / "engine.log").read_text().splitlines(), LogFacts())
+    reported = log_facts(tmp_path)
     figures = {
         "weights_estimated_bytes": need.weights,
         "weights_reported_bytes": reported.weights_bytes,

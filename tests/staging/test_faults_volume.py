@@ -54,7 +54,6 @@ def test_no_room(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
 )
 def test_disk_fills_up(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     """What was written before the disk was full is kept and used by the next run, also if not a byte was left."""
-    left = random.choice((0, None))
     server = serve()
     with filesystem(stager.target.parent, model.total_bytes + (3 << 20)) as volume:
         filler = volume / "filler"
@@ -62,7 +61,8 @@ def test_disk_fills_up(serve: Serve, model: SplitSet, stager: Stager) -> Staging
         def fill() -> None:
             room = os.statvfs(volume)
             free = room.f_bavail * room.f_frsize
-            filler.write_bytes(bytes(free - (random.randrange(free // 2) if left is None else left)))
+            left = random.choice((0, random.randrange(free // 2)))
+            filler.write_bytes(bytes(free - left))
 
         server.faults = [Fault("fill", skip=2, action=fill)]
         error = refused(stager, server)

@@ -6,10 +6,14 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from glm5_service.engine.logwatch import LogFacts, read_line
+
 ROOT = Path(__file__).resolve().parents[2]
+LOG = "engine.log"
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def run_engine(run: EngineRun, folder: Path, timeout_seconds: float = 400) -> li
         check=False,
     )
     log = done.stdout + done.stderr
-    (folder / "engine.log").write_text(log)
+    (folder / LOG).write_text(log)
     assert done.returncode == 0, f"engine ended with {done.returncode}:\n{log[-6000:]}"
     return [
         [
@@ -60,3 +64,8 @@ def run_engine(run: EngineRun, folder: Path, timeout_seconds: float = 400) -> li
         ]
         for completions in json.loads(out.read_text())["rounds"]
     ]
+
+
+def log_facts(folder: Path) -> LogFacts:
+    """What the supervisor would have read in the log of the run in `folder`."""
+    return reduce(read_line, (folder / LOG).read_text().splitlines(), LogFacts())

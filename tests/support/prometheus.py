@@ -101,15 +101,19 @@ class Prometheus(Daemon):
         return [one for one in series if one[1]]
 
 
-def start_prometheus(folder: Path, jobs: list[dict[str, Any]], rules: Path, alertmanager: str) -> Prometheus:
+def start_prometheus(
+    folder: Path, jobs: list[dict[str, Any]], rules: Path | None = None, alertmanager: str | None = None
+) -> Prometheus:
     """One that scrapes every second and evaluates `rules` every second; static targets only."""
     port = free_port()
-    content = {
+    content: dict[str, Any] = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(rules)],
-        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
         "scrape_configs": jobs,
     }
+    if rules:
+        content["rule_files"] = [str(rules)]
+    if alertmanager:
+        content["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(content))
     address = f"127.0.0.1:{port}"
     argv = [

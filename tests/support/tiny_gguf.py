@@ -52,6 +52,11 @@ class TinyModel:
             name: np.ascontiguousarray(x) for name, x in self.reference.items() if not name.startswith(mtp)
         }
         save_file(main, folder / "model.safetensors", metadata={"format": "pt"})
+        return self.write_config(folder)
+
+    def write_config(self, folder: Path) -> Path:
+        """Write config.json alone, for an engine that is given token ids."""
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(self.hf_config, indent=2))
         return folder
 

@@ -12,6 +12,7 @@ import signal
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from glm5_service import termination
 from glm5_service.engine import drain, logwatch, processes
@@ -63,7 +64,6 @@ class Supervisor:
         self._report = Report(launch.identity)
         self._verdict = Verdict("starting", "starting_up", "the engine is started")
         self._stop = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: EngineProcess | None = None
         self._canary: asyncio.Task[None] | None = None
         self._server: HealthServer | None = None
@@ -72,7 +72,7 @@ class Supervisor:
         """Start the engine, watch it until it ends or a signal comes, and drain."""
         adopt_orphans()
         self._run_dir.clear()
-        self._loop = loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         health = self._settings.health
@@ -88,8 +88,9 @@ class Supervisor:
     async def _stay(self) -> int:
         """The engine's life; returns its exit code."""
         command = self._launch.command
+        on_line = partial(self._on_line, asyncio.get_running_loop())
         self._engine = engine = EngineProcess(
-            command.argv, {**command.environment, **command.secrets}, self._on_line
+            command.argv, {**command.environment, **command.secrets}, on_line
         )
         log.info("engine started pid=%d", engine.pid)
         self._judge()
@@ -208,11 +209,10 @@ class Supervisor:
         pid = self._engine.pid if self._engine else None
         return self._report.state(self._verdict, self._observer, self._log_facts, pid, datetime.now(UTC))
 
-    def _on_line(self, line: str) -> None:
+    def _on_line(self, loop: asyncio.AbstractEventLoop, line: str) -> None:
         """In the thread that relays the log; facts change in the loop's thread only."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody asks any more
-                self._loop.call_soon_threadsafe(self._read_line, line)
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody asks any more
+            loop.call_soon_threadsafe(self._read_line, line)
 
     def _read_line(self, line: str) -> None:
         """Line by line, so that a phase shorter than a poll does not go unseen."""

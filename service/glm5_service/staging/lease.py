@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from glm5_service.staging.clock import Clock
@@ -77,9 +77,8 @@ def write_lease(path: Path, lease: Lease) -> None:
         raise
 
 
-def free_lease(path: Path, lease: Lease) -> None:
+def free_lease(path: Path, free: Lease) -> None:
     """Mark our lease as free. On a full volume no second file can be written, but this one has its block already."""
-    free = replace(lease, held=False)
     try:
         write_lease(path, free)
     except OSError:

@@ -78,7 +78,7 @@ class TargetLock:
         self._ended.set()
         self._thread.join()
         if not self._lost.is_set() and self._highest() == self._number:
-            free_lease(self._path(self._number), Lease(self.owner, self._beat, held=True))
+            free_lease(self._path(self._number), Lease(self.owner, self._beat, held=False))
 
     def __enter__(self) -> TargetLock:
         return self
