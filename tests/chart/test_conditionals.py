@@ -267,6 +267,21 @@ def test_source_secret_reaches_the_stager_alone() -> None:
     assert [name for name, item in s3.items() if "AWS_ACCESS_KEY_ID" in str(item)] == ["stage"]
 
 
+def test_serving_pod_knows_no_source_when_a_job_stages() -> None:
+    """In job mode the Secret and the certificates of the source are volumes of the Job alone."""
+    source = {"credentials": {"existingSecret": "s"}, "caConfigMap": "c"}
+    shared = {"model": {"volume": {"type": "existingClaim", "existingClaim": "c"}}}
+    items = objects(values=shared | {"staging": source | {"mode": "job"}})
+    job = next(item for item in items if item["kind"] == "Job")["spec"]["template"]["spec"]
+
+    def names(spec: dict[str, Any]) -> list[str]:
+        return [volume["name"] for volume in spec["volumes"] if volume["name"].startswith("source-")]
+
+    assert names(job) == ["source-secret", "source-ca"]
+    assert names(pod_of(items)) == []
+    assert "source-" not in str(containers(pod_of(items)))
+
+
 def test_engine_has_no_egress_when_a_job_stages() -> None:
     """In job mode the serving pod has no way out; in init mode it has that of staging."""
     shared = {"model": {"volume": {"type": "existingClaim", "existingClaim": "c"}}}

@@ -56,7 +56,7 @@ volumeMounts:
   {{- end }}
 {{- end -}}
 
-{{/* Waits for what the staging Job publishes: the model of these values, not one that was there before. */}}
+{{/* Waits for what the staging Job publishes: the model of these values, not one that was there before. Asks no source. */}}
 {{- define "glm5.waitForModel" -}}
 name: wait-for-model
 image: {{ include "glm5.image.service" . }}
@@ -70,9 +70,6 @@ securityContext: {{- include "glm5.containerSecurity" . | nindent 2 }}
 volumeMounts:
   {{- include "glm5.commonMounts" . | nindent 2 }}
   - {name: model, mountPath: /models, readOnly: true}
-  {{- if .Values.staging.caConfigMap }}
-  - {name: source-ca, mountPath: /etc/glm5-ca, readOnly: true}
-  {{- end }}
 {{- end -}}
 
 {{/* Request and limit alike, so that the pod is of class Guaranteed. Takes (list cpus memory). */}}

@@ -47,8 +47,8 @@
   emptyDir: {sizeLimit: 10Gi}
 {{- end -}}
 
+{{/* What the container that stages mounts. */}}
 {{- define "glm5.sourceVolumes" -}}
-{{- if .Values.staging.enabled }}
 {{- if and (include "glm5.sourceSecret" .) (not (hasPrefix "s3://" .Values.model.source)) }}
 - name: source-secret
   secret: {secretName: {{ include "glm5.sourceSecret" . }}, defaultMode: 0440}
@@ -56,7 +56,6 @@
 {{- with .Values.staging.caConfigMap }}
 - name: source-ca
   configMap: {name: {{ . }}}
-{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -104,8 +103,10 @@ containers:
   {{- end }}
 volumes:
   {{- include "glm5.commonVolumes" $ | nindent 2 }}
+  {{- if and $.Values.staging.enabled (eq $.Values.staging.mode "init") }}
   {{- with include "glm5.sourceVolumes" $ | trim }}
   {{- . | nindent 2 }}
+  {{- end }}
   {{- end }}
   {{- if $.Values.events.enabled }}
   # mounted into that one container only

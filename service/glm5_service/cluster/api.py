@@ -101,20 +101,21 @@ class Cluster:
                 yield NodeFacts.of(node, used, holders)
 
     def pods(self, release: str) -> list[Pod]:
-        """The release's serving pods."""
+        """The release's pods that serve, and those of its staging Job."""
         labels: dict[str, Any] = {
             "app.kubernetes.io/instance": release,
-            "app.kubernetes.io/component": "engine",
+            "app.kubernetes.io/component": ["engine", "staging"],
         }
         with explained():
             found = self.client.list(Pod, namespace=self.namespace, labels=labels)
             return sorted(found, key=lambda pod: str(pod.metadata.name) if pod.metadata else "")
 
-    def events_of(self, pod: str) -> list[Event]:
-        """Events of a pod, oldest first."""
+    def events_of(self, pod: Pod) -> list[Event]:
+        """Events of this pod, not of one that had its name before, oldest first."""
+        uid = str(pod.metadata.uid) if pod.metadata else ""
         with explained():
             found = list(
-                self.client.list(Event, namespace=self.namespace, fields={"involvedObject.name": pod})
+                self.client.list(Event, namespace=self.namespace, fields={"involvedObject.uid": uid})
             )
         return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
 

@@ -31,8 +31,8 @@ def status_text(pods: Iterable[PodStatus], now: datetime) -> str:
 def _pod_lines(pod: PodStatus, now: datetime) -> list[str]:
     age = f" for {duration_text((now - pod.since).total_seconds())}" if pod.since else ""
     where = f" on {pod.node}" if pod.node else ""
-    ready = "ready" if pod.ready else "not ready"
-    lines = [_line(pod.name, f"{pod.phase}{where}{age}, {ready}, {pod.restarts} restarts")]
+    does = ("stages", "has staged")[pod.ready] if pod.is_stager else ("not ready", "ready")[pod.ready]
+    lines = [_line(pod.name, f"{pod.phase}{where}{age}, {does}, {pod.restarts} restarts")]
     lines += [_line("pending" if n == 0 else "", text) for n, text in enumerate(pod.why_pending)]
     if pod.waiting:
         lines.append(_line("waiting", pod.waiting))

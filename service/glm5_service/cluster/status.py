@@ -30,9 +30,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class PodStatus:
-    """One pod: what Kubernetes says of it and what it says of itself."""
+    """One pod: what Kubernetes says of it and what it says of itself. A stager is ready when it has staged."""
 
     name: str
+    is_stager: bool
     node: str | None
     phase: str
     since: datetime | None
@@ -47,13 +48,13 @@ class PodStatus:
 
 
 def read_status(cluster: Cluster, release: str) -> list[PodStatus]:
-    """Status of every pod of a release; raises SourceError if there is none."""
+    """Status of every pod that serves or stages; raises SourceError if there is none."""
     pods = cluster.pods(release)
     if not pods:
         raise SourceError(
             "no pod of the release",
             f"{release} in namespace {cluster.namespace}",
-            expected="an installed release with at least one replica",
+            expected="an installed release with at least one replica, or with a staging Job",
             remedy="See `helm list -A`.",
         )
     return [_pod_status(cluster, pod) for pod in pods]
@@ -69,22 +70,30 @@ def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
     running = [state.name for state in states if state.state and state.state.running]
     container = next((c for c in ("metrics", "stage", "wait-for-model", "engine") if c in running), None)
     staging, engine = cluster.run_dir(name, container) if container else ({}, {})
-    is_pending = pod.spec.nodeName is None
-    events = cluster.events_of(name)
+    is_pending, is_stager = pod.spec.nodeName is None, _is_stager(pod)
+    # a Job's pod without probes counts as ready while it works
+    answers = any(c.type == "Ready" and c.status == "True" for c in status.conditions or [])
     return PodStatus(
         name=name,
+        is_stager=is_stager,
         node=pod.spec.nodeName,
         phase="Terminating" if pod.metadata.deletionTimestamp else status.phase or "Unknown",
         since=status.startTime or pod.metadata.creationTimestamp,
         restarts=sum(state.restartCount for state in states),
-        ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or []),
+        ready=status.phase == "Succeeded" if is_stager else answers,
         waiting=_waiting(states),
         why_pending=tuple(_why_pending(pod, list(cluster.nodes()))) if is_pending else (),
         fault=_last_fault(states),
         staging=staging,
         engine=engine,
-        events=tuple(_event_text(event) for event in events[-EVENTS_SHOWN:]),
+        events=tuple(_event_texts(cluster.events_of(pod))[-EVENTS_SHOWN:]),
     )
+
+
+def _is_stager(pod: Pod) -> bool:
+    """Whether a staging Job made the pod."""
+    labels = (pod.metadata.labels if pod.metadata else None) or {}
+    return labels.get("app.kubernetes.io/component") == "staging"
 
 
 def _why_pending(pod: Pod, nodes: list[NodeFacts]) -> list[str]:
@@ -134,8 +143,26 @@ def _last_fault(states: list[ContainerStatus]) -> Fault | None:
     return Fault(name, last.exitCode, last.reason or "", (last.message or "").strip())
 
 
-def _event_text(event: Event) -> str:
-    when = event.lastTimestamp or event.eventTime
-    clock = when.astimezone(UTC).strftime("%H:%M:%S") if when else "--:--:--"
-    count = f" (x{event.count})" if (event.count or 1) > 1 else ""
-    return f"{clock} {event.reason}{count}: {' '.join((event.message or '').split())}"
+def _event_texts(events: list[Event]) -> list[str]:
+    """One line for all events that say the same, at the place of the last of them; `events` are oldest first."""
+    counts: dict[tuple[str, str], int] = {}
+    clocks: dict[tuple[str, str], str] = {}
+    for event in events:
+        key = (event.reason or "", " ".join((event.message or "").split()))
+        counts[key] = counts.pop(key, 0) + _times(event)
+        clocks[key] = _clock(event)
+    return [
+        f"{clocks[key]} {reason}{f' (x{count})' if count > 1 else ''}: {message}"
+        for key, count in counts.items()
+        for reason, message in [key]
+    ]
+
+
+def _times(event: Event) -> int:
+    """How often it was seen: newer schedulers count in a series."""
+    return (event.series.count if event.series else None) or event.count or 1
+
+
+def _clock(event: Event) -> str:
+    when = (event.series.lastObservedTime if event.series else None) or event.lastTimestamp or event.eventTime
+    return when.astimezone(UTC).strftime("%H:%M:%S") if when else "--:--:--"

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from httpx2.websockets import WebSocketUpgradeError
 from lightkube import Client
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, Pod
 
 from glm5_service.cluster.api import Cluster
 from glm5_service.cluster.events import Change, Watcher
@@ -20,8 +20,8 @@ from glm5_service.errors import SourceError
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 STATUS = PodStatus(
-    name="glm5-0", node="n", phase="Running", since=NOW - timedelta(minutes=3), restarts=1, ready=False, waiting="",
-    why_pending=(), fault=None, staging={}, engine={}, events=(),
+    name="glm5-0", is_stager=False, node="n", phase="Running", since=NOW - timedelta(minutes=3), restarts=1, ready=False,
+    waiting="", why_pending=(), fault=None, staging={}, engine={}, events=(),
 )  # fmt: skip
 
 
@@ -30,14 +30,14 @@ class FakeCluster:
 
     namespace = "llm"
 
-    def __init__(self, *pods: Pod) -> None:
-        self._pods = list(pods)
+    def __init__(self, *pods: Pod, events: tuple[Event, ...] = ()) -> None:
+        self._pods, self._events = list(pods), list(events)
 
     def pods(self, release: str) -> list[Pod]:
         return self._pods
 
-    def events_of(self, pod: str) -> list[object]:
-        return []
+    def events_of(self, pod: Pod) -> list[Event]:
+        return self._events
 
     def nodes(self) -> list[object]:
         return []
@@ -108,6 +108,34 @@ def test_container_that_cannot_be_entered_has_nothing_to_say(
     monkeypatch.setattr(Client, "exec", refuse)
 
     assert Cluster(None, "llm").run_dir("glm5-0", "stage") == ({}, {})
+
+
+def test_events_that_say_the_same_are_one_line() -> None:
+    """Repeated events, each an object of its own or not, are told once, with their number and last time."""
+    same = {"reason": "FailedScheduling", "message": "0/1 nodes are available."}
+    told = (
+        same | {"lastTimestamp": "2026-11-29T12:00:00Z", "count": 2},
+        {"reason": "Pulled", "message": "Image is there.", "lastTimestamp": "2026-11-29T12:00:01Z"},
+        same | {"series": {"count": 3, "lastObservedTime": "2026-11-29T12:00:05.000000Z"}},
+    )
+    events = tuple(Event.from_dict({"metadata": {}, "involvedObject": {}, **event}) for event in told)
+    status = read_status(FakeCluster(pod(), events=events), "glm5")[0]  # type: ignore[arg-type]
+
+    assert status.events == (
+        "12:00:01 Pulled: Image is there.",
+        "12:00:05 FailedScheduling (x5): 0/1 nodes are available.",
+    )
+
+
+@pytest.mark.parametrize(("phase", "text"), [("Running", "stages"), ("Succeeded", "has staged")])
+def test_pod_of_a_staging_job_is_ready_when_it_has_staged(phase: str, text: str) -> None:
+    """The kubelet counts a Job's pod as ready while it works; the screen says whether the model is there."""
+    stager = pod(phase=phase, conditions=[{"type": "Ready", "status": "True"}])
+    stager.metadata.labels = {"app.kubernetes.io/component": "staging"}  # type: ignore[union-attr]
+    status = read_status(FakeCluster(stager), "glm5")[0]  # type: ignore[arg-type]
+
+    assert status.ready == (phase == "Succeeded")
+    assert f"{phase} on n, {text}, 0 restarts" in status_text([status], NOW)
 
 
 def test_screen_tells_staging_with_its_end() -> None:
