@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e import release as r
-from tests.support.chart import ROOT, tool
+from tests.support import results
+from tests.support.chart import tool
 
-RESULTS = ROOT / "tests" / "results" / "cluster-e2e.json"
 # for looking into a failure: what there is, is left there, and the next session goes on with it
 KEEP = os.environ.get("GLM5_E2E_KEEP") == "1"
 # a folder of the node for the volume, where the cluster makes none by itself
@@ -27,6 +25,8 @@ LOCAL_VOLUME = Path(os.environ.get("GLM5_E2E_LOCAL_VOLUME", "/var/lib/glm5-e2e")
 VALUES: dict[str, Any] = {
     "images": {"registry": r.REGISTRY, "pullPolicy": os.environ.get("GLM5_E2E_PULL", "Never")},
     "model": {"source": "http://models/glm5-demo/"},
+    "engine": {"cpus": float(os.environ.get("GLM5_E2E_CPUS", "1"))},
+    "staging": {"cpus": 1},
     # quick to notice a hang, since the test waits for it
     "health": {"stallSeconds": 20, "canaryIdleSeconds": 10},
     "settings": {"health": {"canary_timeout_seconds": 10}},
@@ -53,7 +53,9 @@ class Record:
         yield facts
         seconds = round(time.monotonic() - started, 1)
         self.steps.append({"step": name, "seconds": seconds, **facts})
-        print(f"\n[{seconds:6.1f} s] {name} {facts or ''}", flush=True)
+        print(f"\n[{seconds:6.1f} s] {name}", flush=True)
+        for key, value in facts.items():
+            print(f"  {key}:", *(value if isinstance(value, list) else [value]), sep="\n    ", flush=True)
 
 
 RECORD = pytest.StashKey[Record]()
@@ -76,16 +78,15 @@ def record(pytestconfig: pytest.Config) -> Iterator[Record]:
     found = pytestconfig.stash[RECORD]
     yield found
     server = json.loads(r.run(str(tool("kubectl")), "version", "-o", "json"))["serverVersion"]["gitVersion"]
-    RESULTS.parent.mkdir(exist_ok=True)
-    about = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    figures = {
         "kubernetes": server,
-        "helm": r.HELM,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "helm": r.run(str(tool(r.HELM)), "version", "--template", "{{.Version}}"),
+        "engine_cpus": VALUES["engine"]["cpus"],
+        "seconds": round(sum(step["seconds"] for step in found.steps)),
         "steps": found.steps,
         "outcomes": found.outcomes,
     }
-    RESULTS.write_text(json.dumps(about, indent=1) + "\n")
+    results.record("cluster-e2e" if r.HELM == "helm4" else f"cluster-e2e-{r.HELM}", figures)
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +101,7 @@ def values() -> Iterator[dict[str, Any]]:
         r.run(kubectl, "apply", "-f", "-", stdin=json.dumps(local_volume()))
         chosen["model"] = VALUES["model"] | {"volume": {"storageClass": "glm5-e2e"}}
     r.apply(*model_server())
-    r.kubectl("rollout", "status", "deployment/models", "--timeout=180s")
+    r.kubectl("rollout", "status", "deployment/models", "--timeout=600s")
     yield chosen
     if not KEEP:
         r.run(kubectl, "delete", "namespace", r.NAMESPACE, "--timeout=180s", check=False)

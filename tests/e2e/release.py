@@ -9,7 +9,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -39,6 +38,12 @@ def get(kind: str, name: str) -> Json | None:
     """An object, or None."""
     text = kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
     return json.loads(text) if text.strip() else None
+
+
+def listed(kind: str, labels: str) -> list[Json]:
+    """Objects with these labels."""
+    items: list[Json] = json.loads(kubectl("get", kind, "-l", labels, "-o", "json"))["items"]
+    return items
 
 
 def helm(*argv: str, timeout: float = 900) -> str:
@@ -72,7 +77,7 @@ def until(what: str, seconds: float, condition: Callable[[], Any]) -> Any:
     while time.monotonic() < deadline:
         if found := condition():
             return found
-        time.sleep(0.5)
+        time.sleep(1)
     raise AssertionError(f"{what}: not within {seconds:g} s\n{describe()}")
 
 
@@ -104,6 +109,16 @@ def container(name: str, pod: str = "glm5-0") -> Json:
     status = (get("pod", pod) or {}).get("status", {})
     both = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     return next((item for item in both if item["name"] == name), {})
+
+
+def has_ended(name: str) -> bool:
+    """Whether a container of the pod has ended."""
+    return "terminated" in container(name).get("state", {})
+
+
+def waits_for(name: str) -> str:
+    """Why a container of the pod is not started yet, as the kubelet calls it; empty if it was."""
+    return str(container(name).get("state", {}).get("waiting", {}).get("reason", ""))
 
 
 def in_engine(script: str) -> str:
@@ -139,8 +154,3 @@ def has_default_class() -> bool:
 def apply(*documents: Json) -> None:
     """kubectl apply."""
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
-
-
-def read(path: Path) -> str:
-    """Text of a file."""
-    return path.read_text(encoding="utf-8")

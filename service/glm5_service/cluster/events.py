@@ -61,7 +61,8 @@ def _sentence(part: str, state: dict[str, Any]) -> str:
     if part == "staging":
         total = state.get("total_bytes", 0) / 1e9
         return str(state.get("message") or f"{state['phase']}, {total:.2f} GB of {state.get('source', '')}")
-    return f"{state.get('reason', '')}. {state.get('remedy', '')}".strip()
+    remedy = state.get("remedy")
+    return str(state.get("reason", "")) + (f"; next: {remedy}" if remedy else "")
 
 
 def run(run_dir: Path) -> None:

@@ -173,6 +173,16 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
+def test_event_tells_what_comes_next_as_such(tmp_path: Path) -> None:
+    """What would change a phase is not told as if it had happened."""
+    state = {"phase": "starting", "reason": "the engine is starting", "remedy": "The API answers."}
+    (tmp_path / "engine.json").write_text(json.dumps(state))
+
+    assert list(Watcher(tmp_path).changes()) == [
+        Change("EngineStarting", "the engine is starting; next: The API answers.", False)
+    ]
+
+
 def test_watcher_tells_each_change_once(tmp_path: Path) -> None:
     """A phase is told when it begins, a failure as a warning, and a half-written file not at all."""
     watcher = Watcher(tmp_path)
