@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
@@ -61,15 +61,18 @@ class Cluster:
             self.client = Client(config=config)
             self.namespace = namespace or config.namespace or "default"
 
-    def facts(self, secrets: frozenset[str] = frozenset()) -> ClusterFacts:
-        """What a check before installing asks for. `secrets` names the Secrets whose existence matters."""
+    def facts(self, secrets: frozenset[str], own_labels: Mapping[str, str]) -> ClusterFacts:
+        """What a check before installing asks for.
+
+        `secrets` names the Secrets whose existence matters; what pods with `own_labels` use is free to their successors.
+        """
         with explained():
             classes = list(self.client.list(StorageClass))
             namespace = self._namespace_labels()
             return ClusterFacts(
                 namespace=self.namespace,
                 version=_version(self._get("/version")["gitVersion"]),
-                nodes=tuple(self.nodes()),
+                nodes=tuple(self.nodes(own_labels)),
                 storage_classes=frozenset(_name(item) for item in classes),
                 default_class=next((_name(item) for item in classes if _is_default(item)), None),
                 kinds=self._kinds(),
@@ -82,13 +85,15 @@ class Cluster:
                 quota_left=self._quota_left(),
             )
 
-    def nodes(self) -> Iterator[NodeFacts]:
-        """Every node with what pods left of it."""
+    def nodes(self, without: Mapping[str, str] | None = None) -> Iterator[NodeFacts]:
+        """Every node with what pods left of it, but for pods of this namespace that have all labels of `without`."""
         with explained():
             used: dict[str, dict[str, Decimal]] = {}
             holders: dict[str, list[str]] = {}
             for pod in self.client.list(Pod, namespace="*"):
                 if pod.spec is None or not pod.spec.nodeName or _is_over(pod):
+                    continue
+                if without and self._is_own(pod, without):
                     continue
                 need = pod_need(pod.spec.to_dict())
                 amounts = used.setdefault(pod.spec.nodeName, {})
@@ -99,6 +104,11 @@ class Cluster:
                     holders.setdefault(pod.spec.nodeName, []).append(holder)
             for node in self.client.list(Node):
                 yield NodeFacts.of(node, used, holders)
+
+    def _is_own(self, pod: Pod, labels: Mapping[str, str]) -> bool:
+        found = (pod.metadata.labels if pod.metadata else None) or {}
+        is_here = pod.metadata is not None and pod.metadata.namespace == self.namespace
+        return is_here and labels.items() <= found.items()
 
     def pods(self, release: str) -> list[Pod]:
         """The release's pods that serve, and those of its staging Job."""

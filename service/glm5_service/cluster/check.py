@@ -56,7 +56,7 @@ def nodes(wanted: Wanted, facts: ClusterFacts) -> Finding:
     fit = [name for name, found in reasons.items() if not found]
     if len(fit) >= wanted.replicas:
         return Finding("nodes", "pass", f"{len(fit)} of {len(reasons)} nodes take a pod: {', '.join(fit)}")
-    lines = "".join(f"\n    {name}: {'; '.join(found)}" for name, found in reasons.items() if found)
+    lines = "".join(f"\n{name}: {'; '.join(found)}" for name, found in reasons.items() if found)
     sentence = f"{len(fit)} nodes take a pod, {wanted.replicas} needed{lines}"
     return Finding("nodes", "fail", sentence, "Free or add a node, or lower what the values ask for.")
 

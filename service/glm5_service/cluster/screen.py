@@ -17,9 +17,11 @@ def check_text(found: Iterable[Finding]) -> str:
     """One line a rule; what to do under those that did not pass."""
     lines = []
     for finding in found:
-        lines.append(f"{MARKS[finding.level]}  {finding.rule:<13} {finding.sentence}")
+        first, *more = finding.sentence.splitlines()
+        lines.append(f"{MARKS[finding.level]}  {finding.rule:<13} {first}")
         if finding.level != "pass" and finding.remedy:
-            lines.append(f"{'':<20}{finding.remedy}")
+            more.append(finding.remedy)
+        lines += [f"{'':<20}{line}" for line in more]
     return "\n".join(lines)
 
 

@@ -41,7 +41,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a release asks of a cluster."""
+    """What a release asks of a cluster; `own_labels` tell the pods that an installed one would replace."""
 
     pod: PodNeed
     replicas: int
@@ -51,6 +51,7 @@ class Wanted:
     kinds: frozenset[str]
     host_path: bool
     names: frozenset[str] = frozenset()
+    own_labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(text: str) -> Wanted:
@@ -74,6 +75,7 @@ def read(text: str) -> Wanted:
     spec = workload["spec"]
     template = spec.get("template") or spec["leaderWorkerTemplate"]["leaderTemplate"]
     pod = template["spec"]
+    pods = [pod, *(d["spec"]["template"]["spec"] for d in documents if d.get("kind") == "Job")]
     made = {str(d["metadata"]["name"]) for d in documents if d.get("kind") == "Secret"}
     return Wanted(
         pod=pod_need(pod),
@@ -84,12 +86,13 @@ def read(text: str) -> Wanted:
             for volume in (pod.get("volumes") or [])
             if "persistentVolumeClaim" in volume
         ),
-        secrets=frozenset(_secret_names(pod)) - made,
+        secrets=frozenset(name for each in pods for name in _secret_names(each)) - made,
         kinds=frozenset(
             f"{d['apiVersion'].partition('/')[0]}/{d['kind']}" for d in documents if "/" in d["apiVersion"]
         ),
         host_path=any("hostPath" in volume for volume in (pod.get("volumes") or [])),
         names=frozenset({str(workload["metadata"]["name"])}),
+        own_labels=(spec.get("selector") or {}).get("matchLabels") or {},
     )
 
 

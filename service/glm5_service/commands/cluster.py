@@ -44,7 +44,7 @@ def check(manifests: TextIO, context: str | None, namespace: str | None) -> int:
     from glm5_service.cluster.wanted import read
 
     wanted = read(manifests.read())
-    found = list(findings(wanted, Cluster(context, namespace).facts(wanted.secrets)))
+    found = list(findings(wanted, Cluster(context, namespace).facts(wanted.secrets, wanted.own_labels)))
     click.echo(check_text(found))
     return ExitCode.FIT if any(finding.level == "fail" for finding in found) else ExitCode.DONE
 

@@ -155,10 +155,13 @@ def test_preferred_taints_keep_nothing_away() -> None:
 
 def test_text_shows_the_remedy_of_what_failed() -> None:
     """One line a rule, and what to do under those that failed."""
-    text = check_text([Finding("a", "pass", "fine", "unused"), Finding("b", "fail", "broken", "mend it")])
+    text = check_text(
+        [Finding("a", "pass", "fine", "unused"), Finding("b", "fail", "broken\nn1: so", "mend it")]
+    )
 
-    assert [line.strip() for line in text.splitlines()] == [
+    assert text.splitlines() == [
         "ok    a             fine",
         "FAIL  b             broken",
-        "mend it",
+        f"{'':20}n1: so",
+        f"{'':20}mend it",
     ]

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from httpx2.websockets import WebSocketUpgradeError
 from lightkube import Client
-from lightkube.resources.core_v1 import Event, Pod
+from lightkube.resources.core_v1 import Event, Node, Pod
 
 from glm5_service.cluster.api import Cluster
 from glm5_service.cluster.events import Change, Watcher
@@ -92,22 +92,43 @@ def test_release_without_pods_is_an_error() -> None:
         read_status(FakeCluster(), "glm5")  # type: ignore[arg-type]
 
 
-def test_container_that_cannot_be_entered_has_nothing_to_say(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A container that just ended refuses the command that reads its state, and the rest of the status is shown."""
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cluster:
+    """A connection to namespace llm of no cluster."""
     config = {"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
               "users": [{"name": "u", "user": {"token": "t"}}],
               "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "current-context": "c"}  # fmt: skip
     (tmp_path / "config").write_text(json.dumps(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    return Cluster(None, "llm")
+
+
+def test_container_that_cannot_be_entered_has_nothing_to_say(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that just ended refuses the command that reads its state, and the rest of the status is shown."""
 
     def refuse(*_: object, **__: object) -> None:
         raise WebSocketUpgradeError(httpx2.Response(500))
 
     monkeypatch.setattr(Client, "exec", refuse)
 
-    assert Cluster(None, "llm").run_dir("glm5-0", "stage") == ({}, {})
+    assert cluster.run_dir("glm5-0", "stage") == ({}, {})
+
+
+@pytest.mark.parametrize(("namespace", "free"), [("llm", 8), ("other", 4)])
+def test_what_the_release_itself_holds_is_free_to_its_upgrade(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, namespace: str, free: int
+) -> None:
+    """Before an upgrade the pods that it replaces take nothing from the nodes; those of a namesake do."""
+    labels, gpus = {"app.kubernetes.io/instance": "glm5"}, {"nvidia.com/gpu": "4"}
+    spec = {"nodeName": "n", "containers": [{"name": "engine", "resources": {"requests": gpus}}]}
+    metadata = {"name": "glm5-0", "namespace": namespace, "labels": labels}
+    held = Pod.from_dict({"metadata": metadata, "spec": spec})
+    node = Node.from_dict({"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}})
+    monkeypatch.setattr(Client, "list", lambda _, kind, **__: [held] if kind is Pod else [node])
+
+    assert [item.free("nvidia.com/gpu") for item in cluster.nodes(labels)] == [free]
 
 
 def test_events_that_say_the_same_are_one_line() -> None:

@@ -41,15 +41,20 @@ def test_manifests_tell_what_they_need_beside_nodes() -> None:
         "volumes": [{"name": "m", "hostPath": {"path": "/m"}}],
     }  # fmt: skip
     claim = {"metadata": {"name": "model"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}}}
+    stager = {"containers": [], "volumes": [{"name": "s", "secret": {"secretName": "source"}}]}
     documents = [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine"}},
         {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "glm5"},
-         "spec": {"replicas": 2, "template": {"spec": pod}, "volumeClaimTemplates": [claim]}},
+         "spec": {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": {"spec": pod},
+                  "volumeClaimTemplates": [claim]}},
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "glm5-stage"},
+         "spec": {"template": {"spec": stager}}},
     ]  # fmt: skip
     wanted = read(yaml.safe_dump_all(documents))
 
-    assert wanted.secrets == {"theirs", "login"}
-    assert wanted.kinds == {"apps/StatefulSet"}
+    assert wanted.secrets == {"theirs", "login", "source"}
+    assert wanted.kinds == {"apps/StatefulSet", "batch/Job"}
+    assert wanted.own_labels == {"a": "b"}
     assert (wanted.replicas, wanted.host_path, wanted.claims[0].size) == (2, True, Decimal(2**30))
 
 
