@@ -34,7 +34,8 @@ def _pod_lines(pod: PodStatus, now: datetime) -> list[str]:
     age = f" for {duration_text((now - pod.since).total_seconds())}" if pod.since else ""
     where = f" on {pod.node}" if pod.node else ""
     does = ("stages", "has staged")[pod.ready] if pod.is_stager else ("not ready", "ready")[pod.ready]
-    lines = [_line(pod.name, f"{pod.phase}{where}{age}, {does}, {pod.restarts} restarts")]
+    restarts = f"{pod.restarts} restart{'' if pod.restarts == 1 else 's'}"
+    lines = [_line(pod.name, f"{pod.phase}{where}{age}, {does}, {restarts}")]
     lines += [_line("pending" if n == 0 else "", text) for n, text in enumerate(pod.why_pending)]
     if pod.waiting:
         lines.append(_line("waiting", pod.waiting))
@@ -47,6 +48,7 @@ def _pod_lines(pod: PodStatus, now: datetime) -> list[str]:
         lines.append(
             _line("last failure", f"{pod.fault.container} ended with {pod.fault.exit_code}: {message[0]}")
         )
+        lines.append(_line("", f"its log: {pod.fault.log}"))
     lines += [_line("events" if n == 0 else "", text) for n, text in enumerate(pod.events)]
     return lines
 

@@ -20,12 +20,13 @@ EVENTS_SHOWN = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """How a container ended last."""
+    """How a container ended last, and the command that shows what it logged."""
 
     container: str
     exit_code: int
     reason: str
     message: str
+    log: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
         ready=status.phase == "Succeeded" if is_stager else answers,
         waiting=_waiting(states),
         why_pending=tuple(_why_pending(pod, list(cluster.nodes()))) if is_pending else (),
-        fault=_last_fault(states),
+        fault=_last_fault(states, f"kubectl -n {pod.metadata.namespace} logs {name}"),
         staging=staging,
         engine=engine,
         events=tuple(_event_texts(cluster.events_of(pod))[-EVENTS_SHOWN:]),
@@ -117,30 +118,20 @@ def _waiting(states: list[ContainerStatus]) -> str:
     return ""
 
 
-def _last_fault(states: list[ContainerStatus]) -> Fault | None:
-    """The latest end of a container that was not a success, this run's or the one before.
+def _last_fault(states: list[ContainerStatus], logs: str) -> Fault | None:
+    """The latest end of a container that was not a success, this run's or the one before; `logs` shows those of the pod.
 
     An engine that the kubelet restarts since it hangs ends with 0, as it was told to, and says why in its message.
     """
-    ended = []
+    ended: list[tuple[datetime, Fault]] = []
     for state in states:
         for when, is_over in ((state.state, False), (state.lastState, True)):
-            if (
-                when
-                and when.terminated
-                and (when.terminated.exitCode or (is_over and when.terminated.message))
-            ):
-                ended.append(
-                    (
-                        when.terminated.finishedAt or datetime.min.replace(tzinfo=UTC),
-                        state.name,
-                        when.terminated,
-                    )
-                )
-    if not ended:
-        return None
-    _, name, last = max(ended, key=lambda item: item[0])
-    return Fault(name, last.exitCode, last.reason or "", (last.message or "").strip())
+            last = when.terminated if when else None
+            if last and (last.exitCode or (is_over and last.message)):
+                log = f"{logs} -c {state.name}{' --previous' if is_over else ''}"
+                fault = Fault(state.name, last.exitCode, last.reason or "", (last.message or "").strip(), log)
+                ended.append((last.finishedAt or datetime.min.replace(tzinfo=UTC), fault))
+    return max(ended, key=lambda item: item[0])[1] if ended else None
 
 
 def _event_texts(events: list[Event]) -> list[str]:
