@@ -45,10 +45,9 @@ def _pod_lines(pod: PodStatus, now: datetime) -> list[str]:
         lines += _engine_lines(pod.engine, now)
     if pod.fault:
         message = pod.fault.message.splitlines()[-1:] or [pod.fault.reason]
-        lines.append(
-            _line("last failure", f"{pod.fault.container} ended with {pod.fault.exit_code}: {message[0]}")
-        )
-        lines.append(_line("", f"its log: {pod.fault.log}"))
+        ago = f", {duration_text((now - pod.fault.at).total_seconds())} ago" if pod.fault.at else ""
+        text = f"{pod.fault.container} ended with {pod.fault.exit_code}{ago}: {message[0]}"
+        lines += [_line("last failure", text), _line("", f"its log: {pod.fault.log}")]
     lines += [_line("events" if n == 0 else "", text) for n, text in enumerate(pod.events)]
     return lines
 

@@ -26,6 +26,7 @@ class Fault:
     exit_code: int
     reason: str
     message: str
+    at: datetime | None
     log: str
 
 
@@ -123,15 +124,15 @@ def _last_fault(states: list[ContainerStatus], logs: str) -> Fault | None:
 
     An engine that the kubelet restarts since it hangs ends with 0, as it was told to, and says why in its message.
     """
-    ended: list[tuple[datetime, Fault]] = []
+    ended: list[Fault] = []
     for state in states:
         for when, is_over in ((state.state, False), (state.lastState, True)):
             last = when.terminated if when else None
             if last and (last.exitCode or (is_over and last.message)):
                 log = f"{logs} -c {state.name}{' --previous' if is_over else ''}"
-                fault = Fault(state.name, last.exitCode, last.reason or "", (last.message or "").strip(), log)
-                ended.append((last.finishedAt or datetime.min.replace(tzinfo=UTC), fault))
-    return max(ended, key=lambda item: item[0])[1] if ended else None
+                said = (last.message or "").strip()
+                ended.append(Fault(state.name, last.exitCode, last.reason or "", said, last.finishedAt, log))
+    return max(ended, key=lambda fault: fault.at or datetime.min.replace(tzinfo=UTC), default=None)
 
 
 def _event_texts(events: list[Event]) -> list[str]:

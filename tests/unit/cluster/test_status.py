@@ -20,6 +20,7 @@ from glm5_service.errors import SourceError
 
 LOGS = "kubectl -n llm logs glm5-0"
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
+ENDED = datetime(2026, 11, 29, 11, 30, tzinfo=UTC)
 STATUS = PodStatus(
     name="glm5-0", is_stager=False, node="n", phase="Running", since=NOW - timedelta(minutes=3), restarts=1, ready=False,
     waiting="", why_pending=(), fault=None, staging={}, engine={}, events=(),
@@ -72,7 +73,7 @@ def test_last_failure_is_the_latest_of_all_containers() -> None:
     )  # fmt: skip
     status = read_status(FakeCluster(found), "glm5")[0]  # type: ignore[arg-type]
 
-    assert status.fault == Fault("engine", 6, "Error", "engine ended", f"{LOGS} -c engine --previous")
+    assert status.fault == Fault("engine", 6, "Error", "engine ended", ENDED, f"{LOGS} -c engine --previous")
     assert status.restarts == 3
 
 
@@ -88,7 +89,7 @@ def test_restart_of_a_hung_engine_is_a_failure(message: str, shown: bool) -> Non
     )  # fmt: skip
     status = read_status(FakeCluster(found), "glm5")[0]  # type: ignore[arg-type]
 
-    fault = Fault("engine", 0, "Error", message, f"{LOGS} -c engine --previous")
+    fault = Fault("engine", 0, "Error", message, ENDED, f"{LOGS} -c engine --previous")
 
     assert status.fault == (fault if shown else None)
 
@@ -184,13 +185,13 @@ def test_screen_tells_phase_backend_and_failure() -> None:
         "remedy": "One token comes.", "phases": [{"phase": "loading", "seconds": 61}],
         "attested_backends": ["A", "B"], "expected_backend": "A",
     }  # fmt: skip
-    fault = Fault("engine", 6, "Error", "line one\nthe engine ended", f"{LOGS} -c engine --previous")
+    fault = Fault("engine", 6, "Error", "line one\nthe engine ended", ENDED, f"{LOGS} -c engine --previous")
     text = status_text([PodStatus(**{**vars(STATUS), "engine": engine, "fault": fault})], NOW)
 
     assert "phase         warming for 5 s: the first token is awaited" in text
     assert "so far        loading 1 min 01 s" in text
     assert "backend       rank 0 A, rank 1 B (expected A)" in text
-    assert "last failure  engine ended with 6: the engine ended" in text
+    assert "last failure  engine ended with 6, 30 min 00 s ago: the engine ended" in text
     assert "its log: kubectl -n llm logs glm5-0 -c engine --previous" in text
 
 
