@@ -53,7 +53,6 @@ DIVISIBLE = {
     "q_latent_head",
     "q_rope_row",
     "q_rope_head",
-    "kv_row",
     "index_row",
     "block_bytes",
 }
@@ -177,7 +176,7 @@ def source_of(v: Variant) -> ASTSource:
         constants = {"SPLITS": v.splits, "BD": 128, "PDL": overlap}
         kernel = merge_kernel
     else:
-        kv = pointer if v.kv == KVFormat.WIDE.value else "*fp8e4nv"
+        kv = pointer if v.kv == KVFormat.WIDE.value else "*i32"
         signature = {"q_latent": pointer, "q_rope": pointer, "kv": kv, **POINTERS, "out": pointer, **PARTS}
         signature |= {"score_scale": "fp32", "value_scale": "fp32", **dict.fromkeys(INTEGERS, "i32")}
         constants = {
@@ -190,6 +189,7 @@ def source_of(v: Variant) -> ASTSource:
             "BC": min(1024, 2048 // v.splits),
             "STAGES": v.stages,
             "PDL": overlap,
+            "INTERPRETED": False,
         }
         kernel = attend_kernel
     signature |= dict.fromkeys(constants, "constexpr")

@@ -55,7 +55,7 @@ def test_job_stages_while_the_pod_waits(values: Values, record: Record) -> None:
         r.until(
             "the pod waits",
             SOON_SECONDS,
-            lambda: any("staging       waiting" in line for line in glm5.status()),
+            lambda: any("staging       waiting for another stager" in line for line in glm5.status()),
         )
         more["screen"] = glm5.status()
         r.until("the Job is done", SOON_SECONDS, lambda: stagers()[0]["status"]["phase"] == "Succeeded")

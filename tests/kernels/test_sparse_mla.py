@@ -200,7 +200,7 @@ def test_no_rows() -> None:
         ({"slots": "long"}, "got slots of torch.int64"),
         ({"q": "short"}, "got queries of shape"),
         ({"kv": "columns"}, "cannot read KV rows of torch.float64"),
-        ({"kv": "stride"}, "got KV rows with strides"),
+        ({"kv": "stride"}, "got KV rows 2308 bytes apart"),
     ],
     ids=lambda value: "-".join(f"{k}-{v}" for k, v in value.items()) if isinstance(value, dict) else "",
 )

@@ -14,6 +14,8 @@ SCALE = 256**-0.5
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 6e-3}
 # scores are float32 sums of exact products, so the logarithm of their sum is close whatever the type
 LSE_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-4, torch.bfloat16: 1e-4}
+# the scaled latents of fp8_ds_mla are rounded to the 11 bits of float16
+GROUPED_LSE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,13 @@ def grouped_rows(latent: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
 
 
 def grouped_float(packed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The float32 values of `grouped_rows`, rounded to the activation's type as the kernel multiplies them."""
+    """The float32 values of `grouped_rows`."""
     scale = packed[:, 512:528].contiguous().view(torch.float32)
     latent = (
         packed[:, :512].contiguous().view(torch.float8_e4m3fn).float().view(-1, 4, 128) * scale[..., None]
     )
     rope = packed[:, 528:].contiguous().view(dtype).float()
-    return torch.cat((latent.view(-1, 512).to(dtype).float(), rope), 1)
+    return torch.cat((latent.view(-1, 512), rope), 1)
 
 
 def make_case(
@@ -116,6 +118,8 @@ def expect_reference(case: Case, out: torch.Tensor, lse: torch.Tensor) -> None:
     expected_out, expected_lse = reference.sparse_mla(case.q, case.kv_float, case.slots, case.counts, SCALE)
 
     assert relative_error(out, expected_out) < TOLERANCE[case.q.dtype]
-    assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[case.q.dtype]
+    is_grouped = case.kv.dtype == torch.uint8
+    tolerance = GROUPED_LSE_TOLERANCE if is_grouped else LSE_TOLERANCE[case.q.dtype]
+    assert largest_difference(lse, expected_lse) < tolerance
     empty = expected_lse.isinf().all(1)
     assert torch.count_nonzero(out[empty]) == 0

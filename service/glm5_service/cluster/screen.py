@@ -70,6 +70,8 @@ def _engine_lines(engine: dict[str, Any], now: datetime) -> list[str]:
 
 
 def _staging_text(staging: dict[str, Any]) -> str:
+    if staging.get("phase") == "waiting":
+        return staging.get("message") or "waiting for another stager to publish the model"
     present, total = staging.get("present_bytes", 0), staging.get("total_bytes", 0)
     share = f"{present / total:.0%} of {total / 1e9:.2f} GB" if total else "size not known yet"
     text = f"{staging.get('phase')}, {share}"

@@ -178,6 +178,15 @@ def test_screen_tells_staging_with_its_end() -> None:
     assert "staging       fetching, 25% of 402.00 GB, 1200.0 MB/s, about 4 min 11 s left" in text
 
 
+def test_screen_tells_that_a_pod_waits_for_the_job() -> None:
+    """A pod that waits for a staging Job has no progress of its own and says what it waits for."""
+    text = status_text(
+        [PodStatus(**{**vars(STATUS), "staging": {"phase": "waiting", "total_bytes": 0}})], NOW
+    )
+
+    assert "staging       waiting for another stager to publish the model" in text
+
+
 def test_screen_tells_phase_backend_and_failure() -> None:
     """The engine's phase, its backends by rank, what is expected, and the last failure are on the screen."""
     engine = {
