@@ -45,6 +45,17 @@ class Window:
         """`count` bytes were put at the start of `room`."""
         self.end += count
 
+    def put(self, data: bytes) -> None:
+        """Put `data` behind what is there."""
+        self.room[: len(data)] = data
+        self.filled(len(data))
+
+    def cut(self) -> bytes:
+        """Take out and return the bytes behind the last whole block."""
+        rest = min(self.end % BLOCK, self.count)
+        self.end -= rest
+        return bytes(self.view[self.end : self.end + rest])
+
 
 class BlockFile:
     """A file open for writing at any offset."""

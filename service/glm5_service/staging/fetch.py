@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Mapping
 
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.blocks import BLOCK
+from glm5_service.staging.blocks import BLOCK, Window
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import Stopped, Transient
 from glm5_service.staging.hashing import Hashing
-from glm5_service.staging.landing import Landing
+from glm5_service.staging.landing import WINDOW_BYTES, Landing, Windows
 from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.pace import Pace
 from glm5_service.staging.partial import Partial
@@ -27,10 +27,6 @@ from glm5_service.staging.sources.base import Source, Stream
 from glm5_service.staging.transfers import Claim, Transfers
 from glm5_service.staging.volume import Volume
 
-# large reads: with many connections on few cores what counts is how often threads take turns
-READ_BYTES = 1 << 20
-# room for arriving bytes over all workers; large writes, and still far from the memory a small container has
-WINDOW_BYTES, LEAST_WINDOW_BYTES, ALL_WINDOWS_BYTES = 2 << 20, 256 << 10, 96 << 20
 # a slow connection's bytes are written and journalled at least so often
 FLUSH_SECONDS = 1.0
 CHECKPOINT_SECONDS = 30.0
@@ -58,7 +54,7 @@ class Fetch:
         self._limit = RateLimit(settings.rate_limit, clock, self._halt)
         # small reads under a rate limit, or one read would overdraw it for a long time
         self._read_bytes = (
-            min(READ_BYTES, max(4096, settings.rate_limit // 10)) if settings.rate_limit else READ_BYTES
+            min(WINDOW_BYTES, max(4096, settings.rate_limit // 10)) if settings.rate_limit else WINDOW_BYTES
         )
         self._streams: set[Stream] = set()
         self._error: BaseException | None = None
@@ -75,6 +71,7 @@ class Fetch:
         self._transfers = Transfers(partials, part_bytes, settings.architecture, self._halt)
         self._hashing = Hashing(self._transfers, self._build, self._lock, self._progress, self._halt)
         hashers = max(1, min(len(files), 2 * len(os.sched_getaffinity(0)), 4))
+        self._windows = Windows(self._fail)
         keeper = self._thread("keeper", self._keep)
         threads = [self._thread(f"worker-{n}", self._work) for n in range(settings.connections)]
         threads += [self._thread(f"hasher-{n}", self._hashing.catch_up) for n in range(hashers)]
@@ -93,6 +90,7 @@ class Fetch:
         self._halt.set()
         for thread in threads:
             thread.join(JOIN_SECONDS)
+        self._windows.close()
         self._over.set()
         # a thread that still waits for a silent server finds `over` set when it wakes and writes nothing;
         # its file stays open so that the number is not given to another file
@@ -121,32 +119,22 @@ class Fetch:
             stream.abort()
 
     def _work(self) -> None:
-        share = ALL_WINDOWS_BYTES // (2 * self._settings.connections)
-        landing = Landing(
-            max(LEAST_WINDOW_BYTES, min(WINDOW_BYTES, share)), f"{threading.current_thread().name}-lands"
-        )
-        try:
-            self._work_with(landing)
-        finally:
-            landing.close()
-
-    def _work_with(self, landing: Landing) -> None:
         claim: Claim | None = None
         while (claim := self._transfers.claim(claim)) is not None:
             try:
-                self._bring(claim, landing)
+                self._bring(claim)
             finally:
                 self._transfers.release(claim)
             self._hashing.finish_if_complete(claim.transfer)
 
-    def _bring(self, claim: Claim, landing: Landing) -> None:
+    def _bring(self, claim: Claim) -> None:
         """One part, in as many requests as it takes."""
         attempt, file = 0, claim.transfer.partial.file
         while claim.position < claim.end and not claim.is_stale:
             self._patience.wait_turn()
             before = claim.position
             try:
-                self._copy(claim, landing)
+                self._copy(claim)
             except Transient as fault:
                 # without ranges the next attempt starts at byte 0, so progress is no progress
                 has_progressed = claim.position > before and not claim.transfer.sequential
@@ -156,7 +144,7 @@ class Fetch:
                 )
                 self._patience.failed(fault, attempt, f"fetching {file.name}")
 
-    def _copy(self, claim: Claim, landing: Landing) -> None:
+    def _copy(self, claim: Claim) -> None:
         """One request."""
         file = claim.transfer.partial.file
         stream = self._sources[file.name].open(file, claim.position, claim.end)
@@ -169,38 +157,42 @@ class Fetch:
                     return
                 self._progress.lost(lost)
                 self._progress.say(f"{file.name} starts at byte 0: its server does not serve ranges")
-            self._pump(stream, claim, landing)
+            self._pump(stream, claim)
         finally:
             with self._guard:
                 self._streams.discard(stream)
             stream.close(finished=claim.position == claim.end)
 
-    def _pump(self, stream: Stream, claim: Claim, landing: Landing) -> None:
-        pace, turned_at = Pace(self._settings, self._clock), self._clock.monotonic()
-        landing.aim(claim.transfer.partial, claim.epoch, claim.position)
+    def _pump(self, stream: Stream, claim: Claim) -> None:
+        pace = Pace(self._settings, self._clock)
+        landing = Landing(self._windows, claim.transfer.partial, claim.epoch, claim.position)
         try:
-            while claim.position < claim.end:
-                room = landing.room[: min(self._read_bytes, claim.end - claim.position)]
-                count = stream.read_into(room)
-                if self._halt.is_set():
-                    raise Stopped
-                if claim.is_stale:
-                    return
-                if not count:
-                    raise Transient(Reason.UNREACHABLE, "body ended early")
-                self._lock.check()
-                landing.filled(count)
-                self._hashing.take(claim, room[:count])
-                claim.position += count
-                now = self._clock.monotonic()
-                if not landing.room or now - turned_at > FLUSH_SECONDS:
-                    landing.turn()
-                    turned_at = now
-                self._progress.fetched(count)
-                pace.check(count, self._limit.spend(count))
+            while claim.position < claim.end and not claim.is_stale:
+                stream.wait(FLUSH_SECONDS)
+                with landing.window() as window:
+                    count = self._receive(stream, claim, window)
+                if count:
+                    self._progress.fetched(count)
+                    pace.check(count, self._limit.spend(count))
         finally:
             if not self._over.is_set():
                 landing.drain()
+
+    def _receive(self, stream: Stream, claim: Claim, window: Window) -> int:
+        """Bytes that went from the stream into the window."""
+        room = window.room[: min(self._read_bytes, claim.end - claim.position)]
+        count = stream.read_into(room)
+        if self._halt.is_set():
+            raise Stopped
+        if count is None or claim.is_stale:
+            return 0
+        if not count:
+            raise Transient(Reason.UNREACHABLE, "body ended early")
+        self._lock.check()
+        self._hashing.take(claim, room[:count])
+        window.filled(count)
+        claim.position += count
+        return count
 
     def _keep(self) -> None:
         """Every so often make the journals true for a crash of the machine as well."""

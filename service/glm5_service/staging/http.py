@@ -47,6 +47,7 @@ class Http:
 
     def __init__(self, settings: StagingSettings) -> None:
         self._timeout = urllib3.Timeout(connect=settings.connect_seconds, read=settings.stall_seconds)
+        self._stall_seconds = settings.stall_seconds
         ca_file = settings.http.ca_file
         options: dict[str, object] = {"maxsize": settings.connections, "num_pools": 8}
         if ca_file:
@@ -112,7 +113,7 @@ class Http:
         except Exception:
             response.close()
             raise
-        return HttpStream(response, whole=response.status == 200)
+        return HttpStream(response, whole=response.status == 200, stall_seconds=self._stall_seconds)
 
     def _send_once(self, method: str, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         try:

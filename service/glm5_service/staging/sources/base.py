@@ -11,7 +11,7 @@ from glm5_service.staging.http import Http, Target
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
 
-SMALL_FILE_BYTES = 4 << 20
+SMALL_FILE_BYTES, SMALL_FILE_WAIT_SECONDS = 4 << 20, 1.0
 
 
 class Stream(Protocol):
@@ -19,8 +19,12 @@ class Stream(Protocol):
 
     whole: bool
 
-    def read_into(self, room: memoryview) -> int:
-        """Put what has arrived into `room`, as much as fits; returns the bytes, 0 at the end."""
+    def wait(self, seconds: float) -> None:
+        """Wait until a good deal has arrived, or the end, at most so long."""
+
+    def read_into(self, room: memoryview) -> int | None:
+        """Put what has arrived into `room`, as much as fits; returns the bytes, 0 at the end, None if there are none
+        yet. Raises Transient when nothing has come for too long."""
 
     def close(self, *, finished: bool) -> None: ...
 
@@ -57,8 +61,12 @@ class Source(ABC):
             )
         stream, data, count = self.open(file, 0, file.size), bytearray(file.size), 0
         try:
-            while count < file.size and (more := stream.read_into(memoryview(data)[count:])):
-                count += more
+            while count < file.size:
+                stream.wait(SMALL_FILE_WAIT_SECONDS)
+                more = stream.read_into(memoryview(data)[count:])
+                if more == 0:
+                    break
+                count += more or 0
         finally:
             with suppress(OSError):
                 stream.close(finished=False)

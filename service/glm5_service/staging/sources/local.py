@@ -60,6 +60,9 @@ class LocalStream:
     def __init__(self, fd: int, position: int, file: RemoteFile) -> None:
         self._fd, self._position, self._file = fd, position, file
 
+    def wait(self, seconds: float) -> None:
+        """A local read does not wait."""
+
     def read_into(self, room: memoryview) -> int:
         try:
             count = os.preadv(self._fd, [room], self._position)
@@ -72,7 +75,7 @@ class LocalStream:
         os.close(self._fd)
 
     def abort(self) -> None:
-        """A local read does not wait."""
+        """Nobody waits."""
 
 
 def _version(stat: os.stat_result) -> str:

@@ -1,0 +1,143 @@
+"""Bytes from a socket to a partial file: what a stream says has come, and windows that lose none of it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from urllib3 import HTTPResponse
+
+from glm5_service.staging.blocks import BLOCK
+from glm5_service.staging.body import GOOD_DEAL_BYTES, HttpStream
+from glm5_service.staging.faults import Transient
+from glm5_service.staging.landing import WINDOWS, Landing, Windows
+from glm5_service.staging.partial import Partial
+from glm5_service.staging.reasons import Reason
+from glm5_service.staging.records import RemoteFile
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection: the server's, and ours."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with ours, theirs:
+        yield theirs, ours
+
+
+def answer(
+    ends: tuple[socket.socket, socket.socket], size: int, first: bytes, stall: float = 60
+) -> HttpStream:
+    """The stream of an answer of `size` bytes, of which `first` came with the head."""
+    theirs, ours = ends
+    theirs.sendall(b"HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\n\r\n%b" % (size, first))
+    response = http.client.HTTPResponse(ours)
+    response.begin()
+    return HttpStream(HTTPResponse(response, preload_content=False), whole=False, stall_seconds=stall)
+
+
+def read(stream: HttpStream, count: int) -> bytes | None:
+    """The next `count` bytes, None if none came; waits for the first of them."""
+    room = bytearray(count)
+    stream.wait(5)
+    got = stream.read_into(memoryview(room))
+    return None if got is None else bytes(room[:got])
+
+
+def test_bytes_come_as_they_arrive(ends: tuple[socket.socket, socket.socket]) -> None:
+    """What came with the head is not waited for, a pause is no end, and the end is one."""
+    stream = answer(ends, 6, b"abc")
+    assert read(stream, 2) == b"ab"
+    assert read(stream, 10) == b"c"
+    assert stream.read_into(memoryview(bytearray(10))) is None
+    ends[0].sendall(b"de")
+    assert read(stream, 10) == b"de"
+    ends[0].close()
+    assert read(stream, 10) == b""
+
+
+def test_silence_is_a_stall(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Only waiting in vain counts, and only until the next byte."""
+    stream = answer(ends, 6, b"a", stall=0.0)
+    assert read(stream, 10) == b"a"
+    assert stream.read_into(memoryview(bytearray(10))) is None
+    stream.wait(0.01)
+    ends[0].sendall(b"b")
+    assert read(stream, 10) == b"b"
+    stream.wait(0.01)
+    with pytest.raises(Transient) as caught:
+        stream.read_into(memoryview(bytearray(10)))
+    assert caught.value.reason is Reason.STALLED
+
+
+def test_a_byte_is_enough_again_at_the_end(ends: tuple[socket.socket, socket.socket]) -> None:
+    """In the middle of a body a good deal is waited for; near its end, and for the next head, a byte."""
+    size = 3 * GOOD_DEAL_BYTES
+
+    def least() -> int:
+        return ends[1].getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+    stream, waited_for, left = answer(ends, size, b""), [], size
+    ends[0].setblocking(False)
+    while left:
+        waited_for.append(least())
+        ends[0].send(b"x" * GOOD_DEAL_BYTES)
+        left -= len(read(stream, GOOD_DEAL_BYTES) or b"")
+    assert waited_for[0] == GOOD_DEAL_BYTES
+    assert least() == 1
+
+
+def landing(
+    folder: Path, start: int, end: int, faults: list[BaseException]
+) -> tuple[Partial, Windows, Landing]:
+    partial = Partial(folder, RemoteFile("a.gguf", end, "key"), "one")
+    windows = Windows(faults.append)
+    return partial, windows, Landing(windows, partial, partial.epoch, start)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2 * BLOCK), st.lists(st.integers(0, 3 * BLOCK), min_size=1, max_size=8))
+def test_pieces_of_any_size_land(
+    tmp_path_factory: pytest.TempPathFactory, start: int, pieces: list[int]
+) -> None:
+    """Whatever arrives at once and wherever the first byte belongs, all of it is on the volume and in the journal."""
+    data = bytes(number % 251 for number in range(start + sum(pieces)))
+    faults: list[BaseException] = []
+    partial, windows, lands = landing(tmp_path_factory.mktemp("land"), start, len(data), faults)
+    at = start
+    for count in pieces:
+        with lands.window() as window:
+            window.put(data[at : at + count])
+        at += count
+    lands.drain()
+    windows.close()
+    assert partial.path.read_bytes()[start:] == data[start:]
+    assert partial.missing() == ([(0, start)] if start else [])
+    assert faults == []
+    partial.close()
+
+
+def test_no_window_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read or a write that fails gives its window back, and the failed write is told."""
+    full, faults = OSError(28, "No space left on device"), list[BaseException]()
+
+    def refuse(*_: object) -> None:
+        raise full
+
+    monkeypatch.setattr(Partial, "write", refuse)
+    partial, windows, lands = landing(tmp_path, 0, 1 << 20, faults)
+    for _ in range(2 * WINDOWS):
+        with lands.window() as window:
+            window.put(b"x" * BLOCK)
+        with pytest.raises(ValueError, match="broken"), lands.window():
+            raise ValueError("broken")
+    lands.drain()
+    windows.close()
+    assert faults == [full] * (2 * WINDOWS)
+    partial.close()
