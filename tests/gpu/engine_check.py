@@ -1,7 +1,7 @@
 """Runs engines with this backend beside stock's and compares what they say: engine_check.py GROUP FOLDER [GPU ...]
 
-Each run is a process of its own (engine_run.py) on one of the named cards, three at a time a card where no rate is
-measured. FOLDER keeps each run's output and summary-GROUP.json.
+Each run is a process of its own (engine_run.py) that has its card to itself: vLLM refuses to start where another process
+gives memory back. FOLDER keeps each run's output and summary-GROUP.json.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from tests.gpu.engine_run import EngineRun, write_model
+from tests.gpu.engine_run import VOCAB, EngineRun, random_prompts, write_model
 
 OURS, STOCK = "TRITON_MLA_SPARSE", "FLASHMLA_SPARSE"
+LONGEST_REFERENCE = 3000
 
+# both backends of a pair on the same card, one after the other
 RATES = {
-    "stock-64": EngineRun(STOCK, 64, measure_rate=True),
-    "ours-64": EngineRun(OURS, 64, measure_rate=True),
-    "stock-8": EngineRun(STOCK, 8, measure_rate=True),
-    "ours-8": EngineRun(OURS, 8, measure_rate=True),
+    heads: {
+        f"stock-{heads}": EngineRun(STOCK, heads, measure_rate=True),
+        f"ours-{heads}": EngineRun(OURS, heads, measure_rate=True),
+    }
+    for heads in (8, 64)
 }
 MODES = {
     "ours-64-eager": EngineRun(OURS, 64, eager=True),
@@ -37,6 +40,7 @@ MODES = {
     "ours-8-fp8_ds_mla": EngineRun(OURS, 8, kv_cache_dtype="fp8_ds_mla"),
     "ours-8-fp8": EngineRun(OURS, 8, kv_cache_dtype="fp8"),
     "ours-8-float16": EngineRun(OURS, 8, dtype="float16", kv_cache_dtype="float16"),
+    "ours-8-triton-indexer": EngineRun(OURS, 8, triton_indexer=True),
     # other positions than the indexer's must show, or equal tokens prove nothing
     "control-8": EngineRun(OURS, 8, top_k=1024),
 }
@@ -44,7 +48,12 @@ PARALLEL = {
     "ours-64-tp2": EngineRun(OURS, 64, tensor_parallel=2),
     "ours-64-tp2-dcp2": EngineRun(OURS, 64, tensor_parallel=2, context_parallel=2),
 }
-GROUPS = {"rates": RATES, "modes": MODES, "parallel": PARALLEL}
+GGUF = {
+    "stock-gguf": EngineRun(STOCK, 8),
+    "ours-gguf": EngineRun(OURS, 8),
+    "ours-gguf-mtp1": EngineRun(OURS, 8, drafted=1),
+}
+GROUPS = {"rates-8": RATES[8], "rates-64": RATES[64], "modes": MODES, "parallel": PARALLEL, "gguf": GGUF}
 # what each run is compared with, and whether its tokens must be equal
 COMPARED = {
     "ours-64": "stock-64",
@@ -58,7 +67,10 @@ COMPARED = {
     "ours-8-fp8_ds_mla": "stock-8-fp8_ds_mla",
     "ours-8-fp8": "stock-8",
     "ours-8-float16": "stock-8",
+    "ours-8-triton-indexer": "ours-8",
     "control-8": "stock-8",
+    "ours-gguf": "stock-gguf",
+    "ours-gguf-mtp1": "ours-gguf",
     "ours-64-tp2": "ours-64",
     "ours-64-tp2-dcp2": "ours-64-tp2",
 }
@@ -81,20 +93,23 @@ def execute(name: str, run: EngineRun, folder: Path, cards: str) -> None:
     print(f"{name}: exit code {code}", flush=True)
 
 
-def run_all(runs: dict[str, EngineRun], folder: Path, cards: list[str], at_once: int) -> None:
+def run_all(runs: dict[str, EngineRun], folder: Path, cards: list[str]) -> None:
+    """Every run on the next free card, or one after the other where a run takes them all."""
     waiting: Queue[tuple[str, EngineRun]] = Queue()
     for item in runs.items():
         waiting.put(item)
+    whole = any(run.tensor_parallel > 1 for run in runs.values())
 
-    def work(card: str) -> None:
+    def work(places: str) -> None:
         while True:
             try:
                 name, run = waiting.get_nowait()
             except Empty:
                 return
-            execute(name, run, folder, ",".join(cards) if run.tensor_parallel > 1 else card)
+            execute(name, run, folder, places)
 
-    workers = [threading.Thread(target=work, args=(card,)) for card in cards for _ in range(at_once)]
+    places = [",".join(cards)] if whole else cards
+    workers = [threading.Thread(target=work, args=(place,)) for place in places]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -123,6 +138,40 @@ def compare(actual: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def write_gguf(folder: Path) -> tuple[Path, Path]:
+    """A GGUF of three splits with K-quants and a block that drafts: its first file, and transformers' folder of it."""
+    from tests.support.tiny_gguf import write_tiny
+    from tests.support.tiny_spec import TinySpec
+
+    spec = TinySpec(heads=8, experts_used=8, index_topk=2048, context=16384, vocab=VOCAB, splits=3, mtp=True)
+    written = write_tiny(folder / "gguf", spec)
+    return written.path, written.write_reference(folder / "reference")
+
+
+def against_transformers(outputs: list[dict[str, Any]], reference: Path) -> list[dict[str, Any]]:
+    """The largest difference from float32 transformers on the dequantised tensors, for the shorter prompts."""
+    import torch
+    from transformers import GlmMoeDsaForCausalLM
+
+    model = GlmMoeDsaForCausalLM.from_pretrained(reference, dtype=torch.float32).eval().cuda()
+    found = []
+    for prompt, output in zip(random_prompts(), outputs, strict=True):
+        if len(prompt) > LONGEST_REFERENCE:
+            continue
+        tokens = torch.tensor([prompt + output["tokens"]], device="cuda")
+        with torch.no_grad():
+            logprobs = (
+                model(tokens, use_cache=False).logits[0, len(prompt) - 1 :].float().log_softmax(-1).cpu()
+            )
+        differences = [
+            abs(float(logprobs[step][int(token)]) - value)
+            for step, top in enumerate(output["logprobs"])
+            for token, value in top.items()
+        ]
+        found.append({"prompt_tokens": len(prompt), "largest_logprob_difference": round(max(differences), 5)})
+    return found
+
+
 def summarize(folder: Path) -> dict[str, Any]:
     found = {
         path.stem: json.loads(path.read_text())
@@ -145,13 +194,22 @@ def summarize(folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     group, target = sys.argv[1], Path(sys.argv[2])
     target.mkdir(parents=True, exist_ok=True)
-    models = {heads: target / "models" / str(heads) for heads in (8, 64)}
-    for heads, model in models.items():
-        if not model.exists():
-            write_model(model, heads)
-    placed = {name: replace(run, model=str(models[run.heads])) for name, run in GROUPS[group].items()}
-    run_all(placed, target, sys.argv[3:] or ["0"], at_once=3 if group == "modes" else 1)
+    placed = {}
+    if group == "gguf":
+        gguf, reference = write_gguf(target / "models")
+        placed = {n: replace(run, model=str(gguf), tokenizer=str(reference)) for n, run in GGUF.items()}
+    else:
+        for name, run in GROUPS[group].items():
+            model = target / "models" / str(run.heads)
+            if not model.exists():
+                write_model(model, run.heads)
+            placed[name] = replace(run, model=str(model))
+    run_all(placed, target, sys.argv[3:] or ["0"])
     summary = summarize(target)
+    if group == "gguf":
+        outputs = json.loads((target / "ours-gguf.json").read_text())["outputs"]
+        summary["ours-gguf with transformers"] = against_transformers(outputs, reference)
+        print(summary["ours-gguf with transformers"])
     (target / f"summary-{group}.json").write_text(json.dumps(summary, indent=1))
     for pair, comparison in summary["comparisons"].items():
         short = [(entry["prompt_tokens"], entry["equal_tokens"]) for entry in comparison["prompts"]]

@@ -81,7 +81,9 @@ def main(folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    refused = serve(folder, "refused", port + 1, "--kv-cache-dtype", "fp8_e5m2")
+    # one after the other: vLLM does not start beside a process that gives memory back
+    refused = serve(folder, "refused", port, "--kv-cache-dtype", "fp8_e5m2")
+    refused.wait(START_SECONDS)
     served = serve(folder, "served", port)
     try:
         wait_healthy(served, port)
@@ -90,7 +92,6 @@ def main(folder: Path) -> None:
     finally:
         served.terminate()
         served.wait(60)
-    refused.wait(START_SECONDS)
     log = (folder / "served.log").read_text()
     reason = re.search(r"ValueError: (Selected backend .*)", (folder / "refused.log").read_text())
     result = {

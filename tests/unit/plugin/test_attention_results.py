@@ -67,10 +67,50 @@ def test_offline_compilation_fits() -> None:
         assert entry["resident_programs"] >= 1
 
 
-def test_engine_file_says_what_it_does_not_show() -> None:
-    """The engine runs name their weights, and every comparison lists all prompts."""
-    result = load("engine_h200.json")
+@pytest.mark.parametrize(("rows", "most"), [(1, 1), (4, 1), (16, 1), (64, 1), (256, 1), (2048, 1.001)])
+def test_fp8_time_beside_flashmla(rows: int, most: float) -> None:
+    """With 8 heads and an fp8_ds_mla cache the kernel takes FlashMLA's time at most."""
+    result = load("attention_tiles_h200.json")
+    converted = "fp8 converted through float32"
+    flashmla = next(
+        e["flashmla_us"]
+        for e in result["variants_that_were_not_kept"]
+        if (e["what"], e["kv"], e["rows"]) == (converted, "fp8_ds_mla", rows)
+    )
+    shipped = [
+        e["us"]
+        for e in result["tiles"]
+        if (e["kv"], e["heads"], e["rows"], e["kernel"]) == ("fp8_ds_mla", 8, rows, "as shipped")
+    ]
 
-    assert "dummy weights" in result["weights"]
-    for comparison in result["comparisons"].values():
-        assert [e["prompt_tokens"] for e in comparison["prompts"]] == [7, 130, 2040, 2049, 3000, 5000, 9000]
+    assert min(shipped) <= most * flashmla
+
+
+ENGINE_PROMPTS = [7, 130, 2040, 2049, 3000, 5000, 9000]
+# of a log probability: bfloat16 caches, what rounds otherwise, and the GGUF with its larger logits
+LIMITS = {"ours-8-fp8_ds_mla": 0.025, "ours-8-fp8": 0.05, "ours-8-float16": 0.05}
+LIMITS |= {"ours-gguf": 0.065, "ours-gguf-mtp1": 0.065}
+
+
+def test_engine_answers_as_stock_does() -> None:
+    """Top log probabilities are stock's within 2e-2, and where a token differs stock's two best were as close as that."""
+    comparisons = load("engine_h200.json")["comparisons"]
+
+    for pair, comparison in comparisons.items():
+        name = pair.split()[0]
+        assert [e["prompt_tokens"] for e in comparison["prompts"]] == ENGINE_PROMPTS
+        if name == "control-8":
+            continue
+        assert comparison["largest_logprob_difference"] <= LIMITS.get(name, 0.02), pair
+        assert max(e.get("margin_there", 0) for e in comparison["prompts"]) <= LIMITS.get(name, 0.02), pair
+    assert comparisons["control-8 with stock-8"]["largest_logprob_difference"] > 0.2
+
+
+@pytest.mark.parametrize("heads", [8, 64])
+def test_decode_rate_beside_stock(heads: int) -> None:
+    """An engine decodes no slower than with FLASHMLA_SPARSE at any batch."""
+    runs = load("engine_h200.json")["runs"]
+    ours, stock = (runs[f"{name}-{heads}"]["tokens_per_second"] for name in ("ours", "stock"))
+
+    assert ours.keys() == stock.keys() == {"1", "8", "32", "64"}
+    assert all(ours[batch] >= stock[batch] for batch in ours)

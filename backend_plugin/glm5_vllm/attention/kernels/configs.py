@@ -69,22 +69,26 @@ class Architecture:
 MANY_HEADS_ROWS = 16
 
 # measured on an H200 (tests/results/attention_tiles_h200.json): each entry was the fastest tried, or within 3% of it
+_SM90_FP8 = Architecture(
+    by_splits=((64, Tile(32, 3, 4)), (32, Tile(64, 3, 4)), (1, Tile(32, 3, 4))),
+    many_rows=Tile(32, 3, 4),
+    doubled_splits=8,
+)
 _SM90 = {
     KVFormat.WIDE: Architecture(
-        by_splits=((64, Tile(32, 3, 4)), (32, Tile(64, 3, 4)), (16, Tile(32, 5, 4)), (1, Tile(64, 5, 4))),
+        by_splits=((16, Tile(32, 5, 4)), (1, Tile(64, 5, 4))),
         many_rows=Tile(64, 3, 4),
         many_heads=Tile(64, 3, 8, heads=64),
     ),
-    # one stage: the next tile waits in registers
-    KVFormat.FP8: Architecture(((1, Tile(32, 1, 4)),), Tile(32, 1, 4), doubled_splits=8),
-    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 3, 4)),), Tile(32, 3, 4), doubled_splits=8),
+    KVFormat.FP8: _SM90_FP8,
+    KVFormat.FP8_GROUPED: _SM90_FP8,
 }
-# never timed: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once, and an fp8 tile
-# leaves no registers free with 4 warps
+# never timed: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once, and with 4 warps
+# an fp8 tile spills registers
 _SMALL_MEMORY = {
     KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(32, 5, 4)),
-    KVFormat.FP8: Architecture(((1, Tile(32, 1, 8)),), Tile(32, 1, 8)),
-    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 1, 8)),), Tile(32, 1, 8)),
+    KVFormat.FP8: Architecture(((1, Tile(32, 3, 8)),), Tile(32, 3, 8)),
+    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 3, 8)),), Tile(32, 3, 8)),
 }
 # never timed; no fp8 conversion in hardware, so no fp8 cache
 _SM80 = {KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(64, 3, 4))}

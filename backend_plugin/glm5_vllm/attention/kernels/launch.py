@@ -24,6 +24,7 @@ from glm5_vllm.attention.kernels.sparse_mla import attend_kernel, merge_kernel
 
 LATENT, ROPE = 512, 64
 GROUPED_ROW_BYTES = 656
+ALIGNED_BYTES = 16
 _LOG2_E = math.log2(math.e)
 _MERGE_COLUMNS = 128
 _MOST_HEADS = 64  # of one program
@@ -196,9 +197,11 @@ def _launch(
     q_latent, q_rope = (q[..., :LATENT], q[..., LATENT:]) if isinstance(q, torch.Tensor) else q
     _check_query(q_latent, q_rope, index)
     kv_format = kv_format_of(kv)
-    if kv.stride(1) != 1 or kv.stride(0) % 16:
+    row_bytes = kv.stride(0) * kv.element_size()
+    if kv.stride(1) != 1 or row_bytes % ALIGNED_BYTES:
         raise KernelInputError(
-            f"sparse MLA got KV rows with strides {kv.stride()}; expected a multiple of 16 and 1. Pass flat cache rows."
+            f"sparse MLA got KV rows {row_bytes} bytes apart and values {kv.stride(1)} apart; expected a multiple of "
+            f"{ALIGNED_BYTES} bytes and 1. Pass flat cache rows."
         )
     rows, heads, _ = q_latent.shape
     out = torch.empty(rows, heads, LATENT, dtype=q_latent.dtype, device=q_latent.device)
@@ -217,8 +220,8 @@ def _launch(
             f"sparse MLA got {heads} heads with {config.splits} splits; expected at most "
             f"{workspace.part_lse.shape[0]} parts. Create the workspace for this number of heads."
         )
-    if kv_format is KVFormat.FP8_GROUPED:
-        kv = kv.view(torch.float8_e4m3fn)
+    if kv_format is not KVFormat.WIDE:
+        kv = kv.view(torch.int32)
     unused = workspace.slots
     for start in range(0, rows, rows_at_once):
         part = slice(start, min(start + rows_at_once, rows))
@@ -236,7 +239,7 @@ def _launch(
             lse[part],
             scale * kv_scale * _LOG2_E,
             kv_scale,
-            kv_format is KVFormat.FP8_GROUPED,
+            kv_format,
             workspace,
             config,
         )
@@ -257,7 +260,7 @@ def _launch_rows(
     lse: torch.Tensor,
     score_scale: float,
     value_scale: float,
-    is_grouped: bool,
+    kv_format: KVFormat,
     workspace: Workspace,
     config: LaunchConfig,
 ) -> None:
@@ -290,18 +293,19 @@ def _launch_rows(
         q_latent.stride(1),
         q_rope.stride(0),
         q_rope.stride(1),
-        kv.stride(0),
+        kv.stride(0) * kv.element_size() // ALIGNED_BYTES,
         index.stride(0),
         block_table.stride(0),
         BLOCK_SIZE=block_size,
-        IS_FP8=kv.element_size() == 1,
-        GROUPED=is_grouped,
+        IS_FP8=kv_format is not KVFormat.WIDE,
+        GROUPED=kv_format is KVFormat.FP8_GROUPED,
         SPLITS=config.splits,
         BH=config.tile.heads,
         BN=config.tile.slots,
         BC=min(1024, triton.next_power_of_2(split_width)),
         STAGES=config.tile.stages,
         PDL=overlap,
+        INTERPRETED=not q_latent.is_cuda,
         num_warps=config.tile.warps,
         **attributes,
     )
