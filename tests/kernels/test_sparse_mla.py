@@ -1,5 +1,7 @@
 """The kernels in Triton's interpreter against the float32 reference, at small sizes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -14,11 +16,14 @@ from glm5_vllm.attention.kernels.launch import (
 )
 from tests.support.interpreter import poisoned_memory
 from tests.support.sparse_case import (
+    GROUPED_LSE_TOLERANCE,
     LSE_TOLERANCE,
     SCALE,
     TOLERANCE,
     Case,
     expect_reference,
+    grouped_float,
+    grouped_rows,
     largest_difference,
     make_case,
     relative_error,
@@ -34,7 +39,9 @@ def config(splits: int, slots: int = 32) -> LaunchConfig:
     return LaunchConfig(Tile(slots, 3, 4), splits, overlap_launches=False)
 
 
-def run(case: Case, launch: LaunchConfig | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def run(
+    case: Case, launch: LaunchConfig | None = None, scale: float = SCALE
+) -> tuple[torch.Tensor, torch.Tensor]:
     with poisoned_memory():
         workspace = Workspace.create(case.q.shape[1], case.slots.shape[1], 0, CPU)
         return attend_slots(
@@ -42,7 +49,7 @@ def run(case: Case, launch: LaunchConfig | None = None) -> tuple[torch.Tensor, t
             case.kv,
             case.slots,
             case.counts,
-            SCALE,
+            scale,
             workspace=workspace,
             kv_scale=case.kv_scale,
             config=launch,
@@ -82,6 +89,26 @@ def test_fp8_caches(kv_kind: str, dtype: torch.dtype, splits: int) -> None:
     case = make_case(rows=4, heads=8, width=70, num_slots=200, dtype=dtype, kv_kind=kv_kind)
 
     expect_reference(case, *run(case, config(splits)))
+
+
+@pytest.mark.parametrize("query_size", [2.0**-16, 2.0**20], ids=["small", "large"])
+def test_grouped_magnitudes_beyond_float16(query_size: float) -> None:
+    """Latents of 2^-24 to 2^18 beside each other and queries outside float16's range give the reference's answer."""
+    case = make_case(rows=3, heads=8, width=60, num_slots=200, dtype=BF16)
+    generator = torch.Generator().manual_seed(1)
+    sizes = torch.tensor([2.0**-24, 2.0**-10, 1.0, 2.0**18])[torch.randint(4, (200, 1), generator=generator)]
+    latent = torch.randn(200, 512, generator=generator) * sizes
+    kv = grouped_rows(latent, torch.randn(200, 64, generator=generator).to(BF16))
+    # scores stay near 1 for the largest latents
+    q = (case.q.float() * query_size).to(BF16)
+    grouped = replace(case, q=q, kv=kv, kv_float=grouped_float(kv, BF16))
+    scale = 2.0**-22 / query_size
+
+    out, lse = run(grouped, config(2), scale)
+
+    expected_out, expected_lse = reference.sparse_mla(q, grouped.kv_float, case.slots, case.counts, scale)
+    assert relative_error(out, expected_out) < TOLERANCE[BF16]
+    assert largest_difference(lse, expected_lse) < GROUPED_LSE_TOLERANCE
 
 
 def test_query_in_two_parts() -> None:
