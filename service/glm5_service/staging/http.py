@@ -16,7 +16,7 @@ from urllib3.response import BaseHTTPResponse
 from glm5_service import __version__
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.answers import check_range, network_fault, public_url, status_fault
-from glm5_service.staging.body import HttpStream
+from glm5_service.staging.body import HttpStream, body_of
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
 
@@ -113,7 +113,7 @@ class Http:
         except Exception:
             response.close()
             raise
-        return HttpStream(response, whole=response.status == 200, stall_seconds=self._stall_seconds)
+        return body_of(response, whole=response.status == 200, stall_seconds=self._stall_seconds)
 
     def _send_once(self, method: str, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         try:

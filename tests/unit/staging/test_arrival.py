@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from urllib3 import HTTPResponse
 
 from glm5_service.staging.blocks import BLOCK
-from glm5_service.staging.body import GOOD_DEAL_BYTES, HttpStream
+from glm5_service.staging.body import GOOD_DEAL_BYTES, HttpStream, body_of
 from glm5_service.staging.faults import Transient
 from glm5_service.staging.landing import WINDOWS, Landing, Windows
 from glm5_service.staging.partial import Partial
@@ -32,14 +32,14 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def answer(
-    ends: tuple[socket.socket, socket.socket], size: int, first: bytes, stall: float = 60
+    ends: tuple[socket.socket, socket.socket], head: bytes, first: bytes, stall: float = 60
 ) -> HttpStream:
-    """The stream of an answer of `size` bytes, of which `first` came with the head."""
+    """The body of an answer of which `first` came with the head."""
     theirs, ours = ends
-    theirs.sendall(b"HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\n\r\n%b" % (size, first))
+    theirs.sendall(b"HTTP/1.1 206 Partial Content\r\n%b\r\n\r\n%b" % (head, first))
     response = http.client.HTTPResponse(ours)
     response.begin()
-    return HttpStream(HTTPResponse(response, preload_content=False), whole=False, stall_seconds=stall)
+    return body_of(HTTPResponse(response, preload_content=False), whole=False, stall_seconds=stall)
 
 
 def read(stream: HttpStream, count: int) -> bytes | None:
@@ -52,7 +52,7 @@ def read(stream: HttpStream, count: int) -> bytes | None:
 
 def test_bytes_come_as_they_arrive(ends: tuple[socket.socket, socket.socket]) -> None:
     """What came with the head is not waited for, a pause is no end, and the end is one."""
-    stream = answer(ends, 6, b"abc")
+    stream = answer(ends, b"Content-Length: 6", b"abc")
     assert read(stream, 2) == b"ab"
     assert read(stream, 10) == b"c"
     assert stream.read_into(memoryview(bytearray(10))) is None
@@ -64,7 +64,7 @@ def test_bytes_come_as_they_arrive(ends: tuple[socket.socket, socket.socket]) ->
 
 def test_silence_is_a_stall(ends: tuple[socket.socket, socket.socket]) -> None:
     """Only waiting in vain counts, and only until the next byte."""
-    stream = answer(ends, 6, b"a", stall=0.0)
+    stream = answer(ends, b"Content-Length: 6", b"a", stall=0.0)
     assert read(stream, 10) == b"a"
     assert stream.read_into(memoryview(bytearray(10))) is None
     stream.wait(0.01)
@@ -76,6 +76,14 @@ def test_silence_is_a_stall(ends: tuple[socket.socket, socket.socket]) -> None:
     assert caught.value.reason is Reason.STALLED
 
 
+def test_a_body_in_chunks(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Chunks are collected while somebody waits, and given out in whatever pieces there is room for."""
+    stream = answer(ends, b"Transfer-Encoding: chunked", b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+    assert read(stream, 4) == b"abcd"
+    assert read(stream, 4) == b"e"
+    assert read(stream, 4) == b""
+
+
 def test_a_byte_is_enough_again_at_the_end(ends: tuple[socket.socket, socket.socket]) -> None:
     """In the middle of a body a good deal is waited for; near its end, and for the next head, a byte."""
     size = 3 * GOOD_DEAL_BYTES
@@ -83,7 +91,7 @@ def test_a_byte_is_enough_again_at_the_end(ends: tuple[socket.socket, socket.soc
     def least() -> int:
         return ends[1].getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
 
-    stream, waited_for, left = answer(ends, size, b""), [], size
+    stream, waited_for, left = answer(ends, b"Content-Length: %d" % size, b""), [], size
     ends[0].setblocking(False)
     while left:
         waited_for.append(least())

@@ -20,11 +20,12 @@ class Stream(Protocol):
     whole: bool
 
     def wait(self, seconds: float) -> None:
-        """Wait until a good deal has arrived, or the end, at most so long."""
+        """To be called before each read: wait until a good deal has arrived, or the end, at most about so long.
+        Raises Transient."""
 
     def read_into(self, room: memoryview) -> int | None:
         """Put what has arrived into `room`, as much as fits; returns the bytes, 0 at the end, None if there are none
-        yet. Raises Transient when nothing has come for too long."""
+        yet. Does not wait. Raises Transient, also when nothing came through stall_seconds of waiting."""
 
     def close(self, *, finished: bool) -> None: ...
 
