@@ -135,10 +135,11 @@ def _stuck(facts: Facts, limits: Limits) -> Verdict | None:
         )
     if facts.canary_failures:
         is_live = facts.canary_failures < limits.canary_failures
+        canaries = "canary" if facts.canary_failures == 1 else "canaries"
         return Verdict(
             "stalled" if is_live else "failed",
             "no_token",
-            f"{facts.canary_failures} canaries in a row gave no token: {facts.canary_error}",
+            f"{facts.canary_failures} {canaries} in a row gave no token: {facts.canary_error}",
             f"A canary that passes; after {limits.canary_failures} failures the container is restarted.",
             live=is_live,
         )
