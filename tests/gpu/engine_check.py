@@ -150,26 +150,21 @@ def write_gguf(folder: Path) -> tuple[Path, Path]:
 
 def against_transformers(outputs: list[dict[str, Any]], reference: Path) -> list[dict[str, Any]]:
     """The largest difference from float32 transformers on the dequantised tensors, for the shorter prompts."""
-    import torch
-    from transformers import GlmMoeDsaForCausalLM
+    from tests.support.engine import Completion
+    from tests.support.hf_model import largest_logprob_difference, load_float32
 
-    model = GlmMoeDsaForCausalLM.from_pretrained(reference, dtype=torch.float32).eval().cuda()
-    found = []
-    for prompt, output in zip(random_prompts(), outputs, strict=True):
-        if len(prompt) > LONGEST_REFERENCE:
-            continue
-        tokens = torch.tensor([prompt + output["tokens"]], device="cuda")
-        with torch.no_grad():
-            logprobs = (
-                model(tokens, use_cache=False).logits[0, len(prompt) - 1 :].float().log_softmax(-1).cpu()
-            )
-        differences = [
-            abs(float(logprobs[step][int(token)]) - value)
-            for step, top in enumerate(output["logprobs"])
-            for token, value in top.items()
-        ]
-        found.append({"prompt_tokens": len(prompt), "largest_logprob_difference": round(max(differences), 5)})
-    return found
+    pairs = zip(random_prompts(), outputs, strict=True)
+    shorter = [(prompt, output) for prompt, output in pairs if len(prompt) <= LONGEST_REFERENCE]
+    completions = [
+        Completion(output["tokens"], [{int(t): p for t, p in top.items()} for top in output["logprobs"]], 0)
+        for _, output in shorter
+    ]
+    prompts = [prompt for prompt, _ in shorter]
+    largest = largest_logprob_difference(load_float32(reference).cuda(), prompts, completions)
+    return [
+        {"prompt_tokens": len(prompt), "largest_logprob_difference": round(difference, 5)}
+        for prompt, difference in zip(prompts, largest, strict=True)
+    ]
 
 
 def summarize(folder: Path) -> dict[str, Any]:

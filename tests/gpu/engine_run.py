@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.hf_model import random_config
+from tests.support.hf_model import VOCAB, random_config
 
 PROMPT_TOKENS = (7, 130, 2040, 2049, 3000, 5000, 9000)
 NEW_TOKENS = 24
 BATCHES = (1, 8, 32, 64)
 RATE_PROMPT, RATE_STEPS = 2600, 300
-VOCAB, LIKELY = 2048, 64
+LIKELY = 64
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ def write_model(folder: Path, heads: int, seed: int = 1) -> None:
     layers, hidden = 4, 512
     config = random_config(
         2048,
-        vocab_size=VOCAB,
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,

@@ -77,7 +77,8 @@ def largest_logprob_difference(
     largest = []
     for prompt, completion in zip(prompts, completions, strict=True):
         with torch.no_grad():
-            logits = model(torch.tensor([prompt + completion.tokens]), use_cache=False).logits[0].float()
+            tokens = torch.tensor([prompt + completion.tokens], device=model.device)
+            logits = model(tokens, use_cache=False).logits[0].float().cpu()
         logprobs = logits.log_softmax(-1)[len(prompt) - 1 :]
         largest.append(
             max(

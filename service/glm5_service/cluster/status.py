@@ -144,9 +144,8 @@ def _event_texts(events: list[Event]) -> list[str]:
         counts[key] = counts.pop(key, 0) + _times(event)
         clocks[key] = _clock(event)
     return [
-        f"{clocks[key]} {reason}{f' (x{count})' if count > 1 else ''}: {message}"
-        for key, count in counts.items()
-        for reason, message in [key]
+        f"{clocks[reason, message]} {reason}{f' (x{count})' if count > 1 else ''}: {message}"
+        for (reason, message), count in counts.items()
     ]
 
 

@@ -23,53 +23,29 @@ def power_of_two(value):
     return power, inverse, ((bits - _ONE) >> 23).to(tl.float32)
 
 
-@triton.jit
-def _convert(words):
-    """Four float16 tensors, one for each byte of int32 words."""
-    return tl.inline_asm_elementwise(
-        """{
+def _conversion(then: str) -> tl.constexpr:
+    """Assembly that makes float16 values $0 to $3 of the bytes of $4, with `then` done to the pairs of them."""
+    return tl.constexpr(f"""{{
         .reg .b16 low, high;
         .reg .b32 first, second;
-        mov.b32 {low, high}, $4;
+        mov.b32 {{low, high}}, $4;
         cvt.rn.f16x2.e4m3x2 first, low;
         cvt.rn.f16x2.e4m3x2 second, high;
-        mov.b32 {$0, $1}, first;
-        mov.b32 {$2, $3}, second;
-        }""",
-        "=h,=h,=h,=h,r",
-        [words],
-        dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
-        is_pure=True,
-        pack=1,
-    )
+        {then}
+        mov.b32 {{$0, $1}}, first;
+        mov.b32 {{$2, $3}}, second;
+        }}""")
 
 
-@triton.jit
-def _convert_scaled(words, factors):
-    """`_convert` times a float16 factor, which each int32 of `factors` holds twice."""
-    return tl.inline_asm_elementwise(
-        """{
-        .reg .b16 low, high;
-        .reg .b32 first, second;
-        mov.b32 {low, high}, $4;
-        cvt.rn.f16x2.e4m3x2 first, low;
-        cvt.rn.f16x2.e4m3x2 second, high;
-        mul.rn.f16x2 first, first, $5;
-        mul.rn.f16x2 second, second, $5;
-        mov.b32 {$0, $1}, first;
-        mov.b32 {$2, $3}, second;
-        }""",
-        "=h,=h,=h,=h,r,r",
-        [words, factors],
-        dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
-        is_pure=True,
-        pack=1,
-    )
+_CONVERT = _conversion("")
+# times a float16 factor, which $5 holds twice
+_CONVERT_AND_SCALE = _conversion("mul.rn.f16x2 first, first, $5; mul.rn.f16x2 second, second, $5;")
+_FOUR = tl.constexpr((tl.float16, tl.float16, tl.float16, tl.float16))
 
 
 @triton.jit
 def _interpreted(words, BYTE: tl.constexpr):
-    """One byte of each word as `_convert` gives it, by integers: the interpreter knows no assembly."""
+    """One byte of each word as the assembly gives it, by integers: the interpreter knows no assembly."""
     code = (words >> (8 * BYTE)) & 0xFF
     # e4m3's exponent and mantissa stand 7 bits higher in float16, whose exponent is biased by 8 more
     bits = ((code & 0x80) << 8) | ((code & 0x7F) << 7)
@@ -78,14 +54,27 @@ def _interpreted(words, BYTE: tl.constexpr):
 
 
 @triton.jit
-def float16_values(words, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INTERPRETED: tl.constexpr):
-    """int32 words [ROWS, COLUMNS / 4] of four e4m3 values each -> float16 [ROWS, COLUMNS]."""
+def _values(words, factors, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Words as float16 [ROWS, COLUMNS], times what int32 `factors` hold twice as float16, unless they are None."""
     if INTERPRETED:
         a, b = _interpreted(words, 0), _interpreted(words, 1)
         c, d = _interpreted(words, 2), _interpreted(words, 3)
+        if factors is not None:
+            factor = factors.to(tl.int16).to(tl.float16, bitcast=True)
+            a, b, c, d = a * factor, b * factor, c * factor, d * factor
+    elif factors is None:
+        a, b, c, d = tl.inline_asm_elementwise(_CONVERT, "=h,=h,=h,=h,r", [words], _FOUR, True, 1)
     else:
-        a, b, c, d = _convert(words)
+        a, b, c, d = tl.inline_asm_elementwise(
+            _CONVERT_AND_SCALE, "=h,=h,=h,=h,r,r", [words, factors], _FOUR, True, 1
+        )
     return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [ROWS, COLUMNS])
+
+
+@triton.jit
+def float16_values(words, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INTERPRETED: tl.constexpr):
+    """int32 words [ROWS, COLUMNS / 4] of four e4m3 values each -> float16 [ROWS, COLUMNS]."""
+    return _values(words, None, ROWS, COLUMNS, INTERPRETED)
 
 
 @triton.jit
@@ -95,12 +84,5 @@ def scaled_float16_values(
     """`float16_values` times float32 scales [ROWS, GROUPS] of COLUMNS / GROUPS columns each, rounded to float16."""
     WORDS: tl.constexpr = COLUMNS // 4
     bits = scales.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-    wide = tl.broadcast_to((bits | (bits << 16))[:, :, None], [ROWS, GROUPS, WORDS // GROUPS])
-    factors = tl.reshape(wide, [ROWS, WORDS])
-    if INTERPRETED:
-        factor = factors.to(tl.int16).to(tl.float16, bitcast=True)
-        a, b = _interpreted(words, 0) * factor, _interpreted(words, 1) * factor
-        c, d = _interpreted(words, 2) * factor, _interpreted(words, 3) * factor
-    else:
-        a, b, c, d = _convert_scaled(words, factors)
-    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [ROWS, COLUMNS])
+    factors = tl.broadcast_to((bits | (bits << 16))[:, :, None], [ROWS, GROUPS, WORDS // GROUPS])
+    return _values(words, tl.reshape(factors, [ROWS, WORDS]), ROWS, COLUMNS, INTERPRETED)
