@@ -128,7 +128,7 @@ def test_alerts_fired(pod: Pod) -> None:
 def test_alert_reaches_the_webhook(pod: Pod) -> None:
     """Alertmanager delivers an alert with its texts filled in, and its end."""
     name = "GLM5WrongBackend"
-    until(lambda: pod.delivered(name, "resolved"), board_run.PATIENCE_SECONDS, "the end of the alert")
+    until(lambda: pod.delivered(name, "resolved"), "the end of the alert")
     alert = pod.delivered(name, "firing")[0]
     assert alert["labels"] == {
         "alertname": "GLM5WrongBackend",

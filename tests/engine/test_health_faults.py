@@ -113,8 +113,8 @@ def _asks(serving: Serving) -> Callable[[], list[bytes]]:
     return wait
 
 
-def _first(serving: Serving, probe: str, status: int, timeout: float) -> float:
-    return serving.until(lambda: serving.probe(probe)[0] == status, timeout)
+def _first(serving: Serving, probe: str, status: int) -> float:
+    return serving.until(lambda: serving.probe(probe)[0] == status)
 
 
 def test_hang_of_an_idle_core_is_found_and_may_heal(faults: Faults) -> None:
@@ -122,13 +122,13 @@ def test_hang_of_an_idle_core_is_found_and_may_heal(faults: Faults) -> None:
     serving = faults.engine()
     core = _process(serving, "EngineCore")
     core.suspend()
-    unready = _first(serving, "readyz", 503, 60)
-    dead = unready + _first(serving, "livez", 503, 60)
+    unready = _first(serving, "readyz", 503)
+    dead = unready + _first(serving, "livez", 503)
     assert serving.probe("livez")[1]["reason"].startswith(
         "2 canaries in a row gave no token: no answer in 4 s"
     )
     core.resume()
-    healed = serving.until_ready(60)
+    healed = serving.until_ready()
     faults.note(
         "engine core hangs (SIGSTOP), idle", "found by the canary", unready=unready, dead=dead, healed=healed
     )
@@ -142,11 +142,11 @@ def test_hang_with_queued_work_is_found_and_may_heal(faults: Faults, title: str)
     victim = _process(serving, title)
     victim.suspend()
     wait = _asks(serving)
-    unready = _first(serving, "readyz", 503, 60)
-    dead = unready + _first(serving, "livez", 503, 60)
+    unready = _first(serving, "readyz", 503)
+    dead = unready + _first(serving, "livez", 503)
     assert "no engine step was seen" in serving.probe("livez")[1]["reason"]
     victim.resume()
-    healed = serving.until_ready(60)
+    healed = serving.until_ready()
     assert wait()[-1] == b"data: [DONE]"
     faults.note(
         f"{title} hangs (SIGSTOP), a request queued",
@@ -188,9 +188,9 @@ def test_slow_kernel_without_a_compilation_is_a_hang(faults: Faults) -> None:
     serving = faults.engine()
     (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": STALL_SECONDS * 1.5, "mark": False}))
     wait = _asks(serving)
-    unready = _first(serving, "readyz", 503, 60)
-    dead = unready + _first(serving, "livez", 503, 60)
-    healed = serving.until_ready(60)
+    unready = _first(serving, "readyz", 503)
+    dead = unready + _first(serving, "livez", 503)
+    healed = serving.until_ready()
     assert wait()[-1] == b"data: [DONE]"
     faults.note(
         "kernel does not end, a request queued",
@@ -215,7 +215,7 @@ def test_metrics_that_cannot_be_read_kill_nobody(faults: Faults, fault: str) -> 
         said.update((name, serving.probe(name)[0]) for name in ("readyz", "livez"))
         return bool(serving.status()["canary"]["passed"] >= passed + 3)
 
-    serving.until(three_more_canaries, 60)
+    serving.until(three_more_canaries)
     path.unlink()
     assert said == {("readyz", 200), ("livez", 200)}
     faults.note(f"/metrics is {fault}", "no fault", unready=None, dead=None, healed=None)
@@ -227,10 +227,10 @@ def test_missing_attestation_costs_readiness_only(faults: Faults) -> None:
     path = serving.run_dir / "attention" / "rank-0.json"
     kept = path.read_text()
     path.unlink()
-    unready = _first(serving, "readyz", 503, 20)
+    unready = _first(serving, "readyz", 503)
     assert (serving.status()["condition"], serving.probe("livez")[0]) == ("backend_not_attested", 200)
     path.write_text(kept)
-    healed = serving.until_ready(20)
+    healed = serving.until_ready()
     faults.note(
         "attestation of a rank is missing", "not ready, alive", unready=unready, dead=None, healed=healed
     )
@@ -242,14 +242,14 @@ def test_attestation_of_another_backend_costs_readiness_only(faults: Faults) -> 
     path = serving.run_dir / "attention" / "rank-0.json"
     kept = path.read_text()
     path.write_text(json.dumps(json.loads(kept) | {"backend": "FLASHMLA"}))
-    unready = _first(serving, "readyz", 503, 20)
+    unready = _first(serving, "readyz", 503)
     assert (
         serving.probe("readyz")[1]["reason"]
         == "rank 0 runs attention backend FLASHMLA; expected TORCH_MLA_SPARSE"
     )
     assert (serving.status()["phase"], serving.probe("livez")[0]) == ("failed", 200)
     path.write_text(kept)
-    healed = serving.until_ready(20)
+    healed = serving.until_ready()
     faults.note(
         "a rank attests another backend", "not ready, alive", unready=unready, dead=None, healed=healed
     )
@@ -260,10 +260,10 @@ def test_hung_api_server_is_found(faults: Faults) -> None:
     serving = faults.engine()
     server = psutil.Process(serving.status()["pid"])
     server.suspend()
-    unready = _first(serving, "readyz", 503, 60)
-    dead = unready + _first(serving, "livez", 503, 60)
+    unready = _first(serving, "readyz", 503)
+    dead = unready + _first(serving, "livez", 503)
     server.resume()
-    healed = serving.until_ready(60)
+    healed = serving.until_ready()
     faults.note(
         "API server hangs (SIGSTOP), idle", "found by the canary", unready=unready, dead=dead, healed=healed
     )
@@ -276,10 +276,10 @@ def test_dead_core_behind_a_living_api_server_is_found(faults: Faults) -> None:
     core, server = _process(serving, "EngineCore"), psutil.Process(serving.status()["pid"])
     server.suspend()
     core.kill()
-    dead = _first(serving, "livez", 503, 30)
+    dead = _first(serving, "livez", 503)
     assert "EngineCore" in serving.probe("livez")[1]["reason"]
     server.resume()
-    ended = serving.until(lambda: serving.process.poll() is not None, 60)
+    ended = serving.until(lambda: serving.process.poll() is not None)
     assert serving.process.returncode == 6
     faults.note(
         "core killed behind a stopped API server", "process is missing", unready=dead, dead=dead, ended=ended
@@ -296,8 +296,8 @@ def test_killed_process_ends_the_engine(faults: Faults, title: str) -> None:
     victim = _process(serving, title)
     started = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
-    dead = serving.until(lambda: serving.probe("livez")[0] in (503, 0), 60)
-    serving.until(lambda: serving.process.poll() is not None, 60)
+    dead = serving.until(lambda: serving.probe("livez")[0] in (503, 0))
+    serving.until(lambda: serving.process.poll() is not None)
     ended = time.monotonic() - started
     assert serving.process.returncode == 6
     assert serving.engine_json()["phase"] == "failed"

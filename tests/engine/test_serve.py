@@ -18,7 +18,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.glm5_command import start_glm5
+from tests.support.glm5_command import PATIENCE_SECONDS, start_glm5
 from tests.support.load import Load, latency
 from tests.support.prometheus import start_prometheus
 from tests.support.results import record
@@ -81,18 +81,10 @@ def sidecar(serving: Serving) -> Iterator[tuple[str, int]]:
         except httpx.HTTPError:
             return False
 
-    serving.until(answers, 60)
+    serving.until(answers)
     yield url, process.pid
     process.terminate()
     process.wait()
-
-
-def _gate_counts(serving: Serving) -> dict[str, Any]:
-    """User requests as the gate counts them at this moment."""
-    counts: dict[str, Any] = httpx.get(
-        f"{serving.api}/_glm5/requests", headers=serving.internal(), timeout=30
-    ).json()
-    return counts
 
 
 def test_every_phase_up_to_ready_is_recorded(serving: Serving) -> None:
@@ -151,9 +143,9 @@ def test_request_id_reaches_the_answer(client: openai.OpenAI) -> None:
 
 def test_idle_engine_is_asked_for_a_token_that_is_not_user_traffic(serving: Serving) -> None:
     """Canaries pass while idle, and users' counts stay as they are."""
-    passed, before = serving.status()["canary"]["passed"], _gate_counts(serving)
-    serving.until(lambda: serving.status()["canary"]["passed"] >= passed + 2, 120)
-    assert _gate_counts(serving) == before
+    passed, before = serving.status()["canary"]["passed"], serving.gate()
+    serving.until(lambda: serving.status()["canary"]["passed"] >= passed + 2)
+    assert serving.gate() == before
 
 
 @pytest.mark.timeout(SOAK_SECONDS + 600)
@@ -217,7 +209,7 @@ def test_prometheus_scrapes_the_sidecar(serving: Serving, sidecar: tuple[str, in
     prometheus = start_prometheus(tmp_path, [{"job_name": "glm5", "static_configs": [{"targets": [target]}]}])
     value = prometheus.value
     try:
-        serving.until(lambda: value("glm5_engine_ready"), 60)
+        serving.until(lambda: value("glm5_engine_ready"))
         assert value('glm5_attention_backend_match{rank="0"}') == 1
         assert (value("vllm:generation_tokens_total") or 0) > 0
         assert value('up{job="glm5"}') == 1
@@ -243,12 +235,12 @@ def test_drain_finishes_what_it_can_and_counts_the_rest(serving: Serving) -> Non
     threads = [threading.Thread(target=ask, args=pair) for pair in (("short", 60), ("endless", 2000))]
     for thread in threads:
         thread.start()
-    serving.until(lambda: _gate_counts(serving)["running"] == 2, 20)
+    serving.until(lambda: serving.gate()["running"] == 2)
     started = time.monotonic()
     serving.process.send_signal(signal.SIGTERM)
-    serving.until(lambda: serving.probe("readyz")[0] == 503, 5)
-    serving.until(lambda: httpx.post(f"{serving.api}/v1/completions", json={}).status_code == 503, 10)
-    assert serving.process.wait(60) == 0
+    serving.until(lambda: serving.probe("readyz")[0] == 503)
+    serving.until(lambda: httpx.post(f"{serving.api}/v1/completions", json={}).status_code == 503)
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
     for thread in threads:
         thread.join()
     assert '"finish_reason":"length"' in results["short"][-2]

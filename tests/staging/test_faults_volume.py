@@ -18,6 +18,7 @@ from glm5_service.staging.command import Options
 from glm5_service.staging.reasons import Reason, StagingError
 from tests.staging.conftest import Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
+from tests.support.glm5_command import PATIENCE_SECONDS
 from tests.support.staging.fault_server import Fault
 from tests.support.staging.faults_table import fault
 from tests.support.staging.large_gguf import SplitSet
@@ -148,7 +149,7 @@ def test_two_stagers(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Two stagers fetch the model once, without any help from flock."""
     server = serve()
     pair = [start_stage(f"{server.url}/", stager.target, settings=("rate_limit=5000000",)) for _ in range(2)]
-    logs = [process.communicate(timeout=60)[1] for process in pair]
+    logs = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in pair]
     assert [process.returncode for process in pair] == [0, 0], logs
     published(stager, model)
     assert server.sent_bytes <= model.total_bytes + 16384
@@ -165,9 +166,9 @@ def test_second_does_not_wait(serve: Serve, model: SplitSet, stager: Stager) -> 
     server, begun = serve(), threading.Event()
     server.faults = [Fault("signal", action=begun.set)]
     first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=5000000",))
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_SECONDS)
     error = stager.fails(f"{server.url}/", lock_wait_seconds=0)
-    assert first.wait(60) == 0
+    assert first.wait(PATIENCE_SECONDS) == 0
     published(stager, model)
     return error
 
@@ -178,11 +179,11 @@ def test_takes_over_the_dead(serve: Serve, model: SplitSet, stager: Stager) -> N
     server, begun = serve(), threading.Event()
     server.faults = [Fault("signal", skip=5, action=begun.set)]
     first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=4000000", "connections=2"))
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_SECONDS)
     second = start_stage(f"{server.url}/", stager.target, settings=("connections=2",))
     first.send_signal(signal.SIGKILL)
     first.wait()
-    log = second.communicate(timeout=60)[1]
+    log = second.communicate(timeout=PATIENCE_SECONDS)[1]
     assert second.returncode == 0, log
     published(stager, model)
     assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
@@ -198,9 +199,9 @@ def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     server, begun = serve(), threading.Event()
     server.faults = [Fault("signal", skip=5, action=begun.set)]
     first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=4000000", "connections=2"))
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_SECONDS)
     first.terminate()
-    log = first.communicate(timeout=30)[1]
+    log = first.communicate(timeout=PATIENCE_SECONDS)[1]
     assert first.returncode == 1
     assert stager.is_empty
     reason = json.loads((stager.target.parent / "run/staging.json").read_text())["reason"]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 FAKE_PLUGIN = Path(__file__).parent / "fake_plugin"
+# what takes seconds on an idle machine; a wait that ends only if something is wrong need not be short
+PATIENCE_SECONDS = 240.0
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -18,7 +20,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("GLM5_")} | extra
 
 
-def glm5(*arguments: object, fake: bool = True, timeout: float = 30, **environment: str) -> Any:
+def glm5(*arguments: object, fake: bool = True, timeout: float = PATIENCE_SECONDS, **environment: str) -> Any:
     """Run `glm5 ARGUMENTS` to its end; with `fake` the stand-in replaces the plugin."""
     return subprocess.run(
         [sys.executable, "-m", "glm5_service", *map(str, arguments)],
@@ -44,13 +46,13 @@ def start_glm5(
         )
 
 
-def wait_for_json(path: Path, process: subprocess.Popen[bytes], timeout: float = 20) -> dict[str, Any]:
+def wait_for_json(path: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """The content of a JSON file, once it is there; fails if the process that shall write it ends first."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not path.exists():
         ended = process.poll() is not None and not path.exists()
         assert not ended, f"{path} did not appear, ended with {process.returncode}"
-        assert time.monotonic() < deadline, f"{path} did not appear in {timeout} s"
+        assert time.monotonic() < deadline, f"{path} did not appear in {PATIENCE_SECONDS:g} s"
         time.sleep(0.02)
     content: dict[str, Any] = json.loads(path.read_text())
     return content

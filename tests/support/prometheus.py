@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import yaml
 
+from tests.support.glm5_command import PATIENCE_SECONDS
 from tests.support.serving import free_port
 
 Series = tuple[dict[str, str], list[tuple[float, float]]]
-START_SECONDS = 60.0
 
 
 class Post:
@@ -63,7 +63,7 @@ class Daemon:
         self.address = address
         with (folder / f"{argv[0]}.log").open("w") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder)
-        until(self._is_ready, START_SECONDS, argv[0])
+        until(self._is_ready, argv[0])
 
     def _is_ready(self) -> bool:
         try:
@@ -138,9 +138,9 @@ def start_alertmanager(folder: Path, webhook: str) -> Daemon:
     return Daemon(argv, folder, address)
 
 
-def until(condition: Callable[[], object], timeout: float, what: str) -> None:
-    """Wait for a condition; fails with `what` after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition; fails with `what` after PATIENCE_SECONDS."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:g} s: {what}"
         time.sleep(0.2)

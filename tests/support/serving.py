@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.glm5_command import start_glm5
+from tests.support.glm5_command import PATIENCE_SECONDS, start_glm5
 
 # 25 s on two idle cores; a machine that does much else besides takes minutes
 START_SECONDS = float(os.environ.get("ENGINE_START_SECONDS", "600"))
@@ -42,16 +42,7 @@ class Serving:
 
     def probe(self, name: str) -> tuple[int, dict[str, Any]]:
         """Status and body of a probe; 0 if nothing answers."""
-        # not httpx, which reads all certificate authorities for every new client
-        connection = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=5)
-        try:
-            connection.request("GET", f"/{name}")
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        except (OSError, http.client.HTTPException):
-            return 0, {}
-        finally:
-            connection.close()
+        return _get(self.health_port, f"/{name}", {})
 
     def status(self) -> dict[str, Any]:
         """The whole state."""
@@ -66,7 +57,11 @@ class Serving:
         """The header that opens the API's inner routes."""
         return {"X-Glm5-Internal": (self.run_dir / "internal-token").read_text()}
 
-    def until(self, condition: Callable[[], object], timeout: float) -> float:
+    def gate(self) -> dict[str, Any]:
+        """User requests as the gate counts them at this moment; nothing if it does not answer."""
+        return _get(self.port, "/_glm5/requests", self.internal())[1]
+
+    def until(self, condition: Callable[[], object], timeout: float = PATIENCE_SECONDS) -> float:
         """Wait for a condition; returns how long it took, fails with the state after `timeout`."""
         started = time.monotonic()
         while not condition():
@@ -89,6 +84,19 @@ class Serving:
             # the second signal kills the engine's whole session, stopped processes too
             self.process.terminate()
             time.sleep(0.2)
+
+
+def _get(port: int, path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    # not httpx, which reads all certificate authorities for every new client
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    except (OSError, http.client.HTTPException):
+        return 0, {}
+    finally:
+        connection.close()
 
 
 def start_serving(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from glm5_service import termination
-from glm5_service.engine.vllm_api import VllmApi
+from glm5_service.engine.vllm_api import GateCounts, VllmApi
 from glm5_service.rundir import DrainOutcome, RunDir, write
 from glm5_service.settings.operation import DrainSettings
 
@@ -20,30 +20,46 @@ UNANSWERED = 25
 log = logging.getLogger("glm5")
 
 
-async def drain(api: VllmApi, settings: DrainSettings, has_ended: Callable[[], bool]) -> DrainOutcome:
-    """Let running requests finish, for at most `limit_seconds`; returns how they ended. Never raises."""
+async def drain(
+    api: VllmApi, settings: DrainSettings, pending: int, has_ended: Callable[[], bool]
+) -> DrainOutcome:
+    """Let running requests finish, for at most `limit_seconds`; returns how they ended. Never raises.
+
+    `pending` is how many requests ran when the engine was last looked at: they are lost if the gate never answers.
+    """
     loop = asyncio.get_running_loop()
     started = loop.time()
-    before = await api.gate()
+    deadline = started + settings.endpoint_grace_seconds + settings.limit_seconds
+
+    def is_over() -> bool:
+        return has_ended() or loop.time() >= deadline
+
+    before = await _patiently(api.gate, is_over)
     if before is None:
-        return DrainOutcome(finished=0, aborted=0, refused=0, seconds=0, reason="the gate does not answer")
+        return DrainOutcome(
+            finished=0,
+            aborted=pending,
+            refused=0,
+            seconds=round(loop.time() - started, 3),
+            reason="the gate does not answer",
+        )
     await _sleep_unless(has_ended, settings.endpoint_grace_seconds)
-    counts = await api.drain() or before
+    # told again with every poll: an order that was lost would let new requests in
+    now: GateCounts | None
+    counts = now = await _patiently(api.drain, is_over) or before
     log.info("draining running=%d limit=%g s", counts.running, settings.limit_seconds)
-    deadline, unanswered = loop.time() + settings.limit_seconds, 0
-    while counts.running and not has_ended() and loop.time() < deadline and unanswered < UNANSWERED:
+    while now and now.running and not is_over():
         await asyncio.sleep(POLL_SECONDS)
-        now = await api.gate()
-        unanswered = 0 if now else unanswered + 1
+        now = await _patiently(api.drain, is_over)
         counts = now or counts
     if not counts.running:
         reason = "all requests finished"
     elif has_ended():
         reason = "the engine ended while draining"
-    elif unanswered:
-        reason = "the gate stopped answering"
-    else:
+    elif is_over():
         reason = f"the limit of {settings.limit_seconds:g} s was reached"
+    else:
+        reason = "the gate stopped answering"
     return DrainOutcome(
         finished=counts.finished - before.finished,
         aborted=counts.running,
@@ -59,6 +75,18 @@ def record(outcome: DrainOutcome, run_dir: RunDir, settings: DrainSettings) -> N
     log.info("%s (%s)", line, outcome.reason)
     write(run_dir.drain, outcome)
     termination.tell(settings.termination_log, f"{line}; {outcome.reason}\n")
+
+
+async def _patiently(
+    ask: Callable[[], Awaitable[GateCounts | None]], is_over: Callable[[], bool]
+) -> GateCounts | None:
+    """The gate's counts; None if it left UNANSWERED polls in a row without an answer, or all until the drain is over."""
+    for _ in range(UNANSWERED):
+        counts = await ask()
+        if counts is not None or is_over():
+            return counts
+        await asyncio.sleep(POLL_SECONDS)
+    return None
 
 
 async def _sleep_unless(has_ended: Callable[[], bool], seconds: float) -> None:

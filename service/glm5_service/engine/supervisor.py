@@ -123,7 +123,8 @@ class Supervisor:
         self._observer.facts = replace(self._observer.facts, stop_requested=True)
         self._judge()
         if was_serving and self._settings.api.gate:
-            outcome = await drain.drain(self._api, self._settings.drain, ended.done)
+            pending = self._observer.facts.pending
+            outcome = await drain.drain(self._api, self._settings.drain, pending, ended.done)
             drain.record(outcome, self._run_dir, self._settings.drain)
             self._report.drain = outcome
             self._judge()

@@ -17,6 +17,7 @@ from glm5_service.engine.probes import HealthServer
 from glm5_service.engine.server import Board, application
 from glm5_service.errors import EngineError
 from glm5_service.rundir import EngineState
+from tests.support.glm5_command import PATIENCE_SECONDS
 from tests.support.serving import free_port
 
 STATES = {
@@ -86,9 +87,9 @@ def test_states_reach_the_probes_and_the_server_ends_with_its_supervisor() -> No
     url = f"http://127.0.0.1:{port}/livez"
     assert httpx.get(url).status_code == 503
     server.post(STATES["ready"])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while httpx.get(url).status_code != 200:
         assert time.monotonic() < deadline
     server._states.close()
-    assert server._process.wait(10) == 0
+    assert server._process.wait(PATIENCE_SECONDS) == 0
     server.stop()

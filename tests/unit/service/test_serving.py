@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.glm5_command import PATIENCE_SECONDS
 from tests.support.serving import Serving, start_serving
 
 FAST = (
@@ -55,7 +56,10 @@ def _stream(serving: Serving, count: int, result: list[object]) -> threading.Thr
     def ask() -> None:
         try:
             with httpx.stream(
-                "POST", f"{serving.api}/v1/chat/completions", json={"max_tokens": count}, timeout=30
+                "POST",
+                f"{serving.api}/v1/chat/completions",
+                json={"max_tokens": count},
+                timeout=PATIENCE_SECONDS,
             ) as answer:
                 result.extend(line for line in answer.iter_lines() if line)
         except httpx.HTTPError as error:
@@ -63,14 +67,14 @@ def _stream(serving: Serving, count: int, result: list[object]) -> threading.Thr
 
     thread = threading.Thread(target=ask)
     thread.start()
-    serving.until(lambda: serving.status()["traffic"]["running"] == 1, 10)
+    serving.until(lambda: serving.status()["traffic"]["running"] == 1)
     return thread
 
 
 def test_ready_after_one_token_from_the_expected_backend(start: Start) -> None:
     """Readiness follows one real token and the attestation; the phases on the way are recorded."""
     serving = start()
-    serving.until_ready(20)
+    serving.until_ready()
     assert [serving.probe(name)[0] for name in ("startupz", "readyz", "livez")] == [200, 200, 200]
     state = serving.status()
     assert state["canary"]["passed"] >= 1
@@ -91,7 +95,7 @@ def test_never_ready_without_the_expected_backend(
 ) -> None:
     """Tokens from another backend, or from one that nobody attests, do not make the engine ready, nor kill it."""
     serving = start(FAKE_BACKEND=backend)
-    serving.until(lambda: serving.probe("readyz")[1].get("reason") == reason, 20)
+    serving.until(lambda: serving.probe("readyz")[1].get("reason") == reason)
     assert [serving.probe(name)[0] for name in ("startupz", "readyz", "livez")] == [503, 503, 200]
     assert serving.status()["phase"] == phase
 
@@ -100,26 +104,26 @@ def test_never_ready_without_the_expected_backend(
 def test_idle_engine_that_gives_no_token_is_found(start: Start, fault: str) -> None:
     """With nothing queued, canaries find a hang; the first failure costs readiness, the last liveness."""
     serving = start("health.canary_failures=3")
-    serving.until_ready(20)
+    serving.until_ready()
     _fault(serving, fault)
-    serving.until(lambda: serving.probe("readyz")[0] == 503, 20)
+    serving.until(lambda: serving.probe("readyz")[0] == 503)
     assert serving.probe("startupz")[0] == 200
-    serving.until(lambda: serving.probe("livez")[0] == 503, 30)
+    serving.until(lambda: serving.probe("livez")[0] == 503)
     assert "3 canaries in a row gave no token" in serving.probe("livez")[1]["reason"]
 
 
 def test_hang_with_queued_work_is_found_and_may_heal(start: Start) -> None:
     """Queued work without a step costs readiness at half the limit and liveness at the limit, until steps return."""
     serving = start("health.canary_idle_seconds=60")
-    serving.until_ready(20)
+    serving.until_ready()
     result: list[object] = []
     _fault(serving, "hang")
     thread = _stream(serving, 3, result)
-    serving.until(lambda: serving.status()["phase"] == "stalled", 10)
-    serving.until(lambda: serving.probe("livez")[0] == 503, 10)
+    serving.until(lambda: serving.status()["phase"] == "stalled")
+    serving.until(lambda: serving.probe("livez")[0] == 503)
     assert "1 requests wait and no engine step was seen" in serving.probe("livez")[1]["reason"]
     _fault(serving, "")
-    serving.until_ready(10)
+    serving.until_ready()
     thread.join()
     assert result == ["data: 0", "data: 1", "data: 2"]
 
@@ -127,35 +131,35 @@ def test_hang_with_queued_work_is_found_and_may_heal(start: Start) -> None:
 def test_dead_engine_behind_a_living_api_is_found(start: Start) -> None:
     """vLLM's own 503 is believed at once."""
     serving = start()
-    serving.until_ready(20)
+    serving.until_ready()
     _fault(serving, "dead")
-    serving.until(lambda: serving.probe("livez")[0] == 503, 10)
+    serving.until(lambda: serving.probe("livez")[0] == 503)
 
 
 def test_unreadable_metrics_kill_nobody(start: Start) -> None:
     """Without counters the canary speaks for the engine, and the engine stays ready."""
     serving = start()
-    serving.until_ready(20)
+    serving.until_ready()
     _fault(serving, "blind")
     passed = serving.status()["canary"]["passed"]
-    serving.until(lambda: serving.status()["canary"]["passed"] > passed + 2, 20)
+    serving.until(lambda: serving.status()["canary"]["passed"] > passed + 2)
     assert [serving.probe(name)[0] for name in ("readyz", "livez")] == [200, 200]
 
 
 def test_drain_lets_a_stream_finish(start: Start) -> None:
     """On SIGTERM readiness fails first, new requests are refused after the grace, the stream ends whole, exit 0."""
     serving = start()
-    serving.until_ready(20)
+    serving.until_ready()
     (serving.run_dir / "end").touch()
     result: list[object] = []
     thread = _stream(serving, 60, result)
     serving.process.send_signal(signal.SIGTERM)
-    serving.until(lambda: serving.probe("readyz")[0] == 503, 5)
+    serving.until(lambda: serving.probe("readyz")[0] == 503)
     assert serving.probe("livez")[0] == 200
-    serving.until(lambda: httpx.post(f"{serving.api}/v1/completions", json={}).status_code == 503, 5)
+    serving.until(lambda: httpx.post(f"{serving.api}/v1/completions", json={}).status_code == 503)
     thread.join()
     assert result == [f"data: {number}" for number in range(60)]
-    assert serving.process.wait(20) == 0
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
     outcome = serving.engine_json()["drain"]
     assert (outcome["aborted"], outcome["refused"]) == (0, 1)
     assert outcome["finished"] >= 1
@@ -165,11 +169,11 @@ def test_drain_lets_a_stream_finish(start: Start) -> None:
 def test_drain_aborts_and_counts_what_exceeds_the_limit(start: Start) -> None:
     """A request longer than the limit is aborted, counted, and the command still ends with 0."""
     serving = start("drain.limit_seconds=0.3", "engine.stop_timeout_seconds=5")
-    serving.until_ready(20)
+    serving.until_ready()
     result: list[object] = []
     thread = _stream(serving, 10_000, result)
     serving.process.send_signal(signal.SIGTERM)
-    assert serving.process.wait(20) == 0
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
     thread.join()
     assert isinstance(result[-1], httpx.HTTPError)
     outcome = serving.engine_json()["drain"]
@@ -179,12 +183,12 @@ def test_drain_aborts_and_counts_what_exceeds_the_limit(start: Start) -> None:
 def test_hung_engine_is_not_drained(start: Start) -> None:
     """Requests of an engine that is found hung cannot finish, so a stop does not wait for them."""
     serving = start("drain.limit_seconds=600")
-    serving.until_ready(20)
+    serving.until_ready()
     _fault(serving, "hang")
-    serving.until(lambda: serving.probe("livez")[0] == 503, 20)
+    serving.until(lambda: serving.probe("livez")[0] == 503)
     (serving.run_dir / "end").touch()
     serving.process.send_signal(signal.SIGTERM)
-    assert serving.process.wait(20) == 0
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
     assert serving.engine_json()["drain"] is None
     # Kubernetes has no other word on why it was restarted
     assert (serving.run_dir / "end").read_text().startswith("told to stop while failed: ")
@@ -193,10 +197,10 @@ def test_hung_engine_is_not_drained(start: Start) -> None:
 def test_engine_that_lost_its_core_is_ended(start: Start) -> None:
     """A living API server in front of a dead core is not alive, and is killed if it does not end by itself."""
     serving = start("engine.stop_timeout_seconds=1")
-    serving.until_ready(20)
+    serving.until_ready()
     (serving.run_dir / "end").touch()
     os.kill(int((serving.run_dir / "core.pid").read_text()), signal.SIGKILL)
-    serving.until(lambda: serving.engine_json()["condition"] == "process_lost", 10)
-    assert serving.process.wait(20) == 6
+    serving.until(lambda: serving.engine_json()["condition"] == "process_lost")
+    assert serving.process.wait(PATIENCE_SECONDS) == 6
     assert "the engine ended by itself: it lost EngineCore" in serving.log()
     assert (serving.run_dir / "end").read_text().startswith("the engine ended by itself: it lost EngineCore")

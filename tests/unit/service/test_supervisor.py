@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.glm5_command import wait_for_json
+from tests.support.glm5_command import PATIENCE_SECONDS, wait_for_json
 from tests.support.serving import Serving, start_serving
 
 Serve = Callable[..., tuple["subprocess.Popen[bytes]", dict[str, Any]]]
@@ -48,7 +48,7 @@ def test_requested_stop_ends_with_0(serve: Serve, tmp_path: Path, number: signal
     """The signal reaches the engine, its end is waited for, and the command ends with 0."""
     process, engine = serve("obey")
     process.send_signal(number)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert not psutil.pid_exists(engine["pid"])
     assert _phase(tmp_path) == "stopped"
 
@@ -56,7 +56,7 @@ def test_requested_stop_ends_with_0(serve: Serve, tmp_path: Path, number: signal
 def test_engine_that_ends_by_itself_is_exit_code_6(serve: Serve, tmp_path: Path) -> None:
     """An engine that exits unasked is a failure that names its exit code, after its own log."""
     process, _ = serve("crash")
-    assert process.wait(20) == 6
+    assert process.wait(PATIENCE_SECONDS) == 6
     output = (tmp_path / "serve.log").read_text()
     assert "engine says hello" in output
     assert "the engine ended by itself: exit code 3" in output
@@ -67,7 +67,7 @@ def test_killed_engine_is_exit_code_6(serve: Serve, tmp_path: Path) -> None:
     """An engine that somebody kills is a failure that names the signal."""
     process, engine = serve("obey")
     psutil.Process(engine["pid"]).kill()
-    assert process.wait(20) == 6
+    assert process.wait(PATIENCE_SECONDS) == 6
     assert "killed by SIGKILL" in (tmp_path / "serve.log").read_text()
 
 
@@ -78,7 +78,7 @@ def test_second_signal_ends_at_once(serve: Serve, tmp_path: Path) -> None:
     while _phase(tmp_path) != "draining":
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert not psutil.pid_exists(engine["pid"])
 
 
@@ -86,7 +86,7 @@ def test_engine_that_does_not_stop_is_killed(serve: Serve) -> None:
     """After the stop timeout the engine is killed, and the requested stop is still a success."""
     process, engine = serve("stubborn", "engine.stop_timeout_seconds=0.2")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert not psutil.pid_exists(engine["pid"])
 
 
@@ -96,7 +96,7 @@ def test_leftover_processes_are_killed(serve: Serve, behaviour: str, code: int) 
     process, engine = serve(behaviour)
     if code == 0:
         process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == code
+    assert process.wait(PATIENCE_SECONDS) == code
     assert not psutil.pid_exists(engine["orphan"])
 
 
@@ -116,5 +116,6 @@ def test_engine_ends_with_a_killed_supervisor(serve: Serve) -> None:
     process, engine = serve("obey")
     process.kill()
     process.wait()
-    psutil.wait_procs([psutil.Process(engine["pid"])] if psutil.pid_exists(engine["pid"]) else [], timeout=20)
+    left = [psutil.Process(engine["pid"])] if psutil.pid_exists(engine["pid"]) else []
+    psutil.wait_procs(left, timeout=PATIENCE_SECONDS)
     assert not psutil.pid_exists(engine["pid"])
