@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,33 +30,53 @@ FLOATS = QuantMix(
 )  # fmt: skip
 
 
-def estimated_weights(path: Path, dtype: str) -> int:
-    """Bytes that preflight expects the parameters to take."""
+def estimated_weights(path: Path, dtype: str, ranks: int) -> int:
+    """Bytes that preflight expects the parameters of a rank to take."""
     gguf = inspect_model(path).gguf
     assert gguf
-    return fit.demand(gguf, "cpu", 1, 4 if dtype == "float32" else 2, "auto", eager=True).weights
+    return fit.demand(gguf, "cpu", ranks, 4 if dtype == "float32" else 2, "auto", eager=True).weights
+
+
+def a_core_for_each(ranks: int) -> dict[str, str]:
+    """Where the ranks run, so that they do not take vLLM's cores by NUMA node, of which there may be one."""
+    cores = sorted(os.sched_getaffinity(0))
+    return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))}
 
 
 @pytest.mark.parametrize(
-    ("spec", "dtype", "lengths"),
+    ("spec", "dtype", "lengths", "ranks"),
     [
-        pytest.param(TinySpec(splits=3, mtp=True), "float32", (12, 60, 100, 300), id="k-quants-3-splits"),
-        pytest.param(TinySpec(layout="kv_b", quants=RARE), "float32", (60, 300), id="rare-types-legacy-kv_b"),
+        pytest.param(TinySpec(splits=3, mtp=True), "float32", (12, 60, 100, 300), 1, id="k-quants-3-splits"),
+        # 1e-3 is far from what a part that went to the wrong rank does: 4
+        pytest.param(
+            TinySpec(splits=3, mtp=True, expert_intermediate=512),
+            "float32",
+            (12, 60, 100),
+            2,
+            id="k-quants-2-ranks",
+        ),
+        pytest.param(
+            TinySpec(layout="split2d", quants=FLOATS), "float32", (12, 60), 2, id="float-experts-2-ranks"
+        ),
+        pytest.param(
+            TinySpec(layout="kv_b", quants=RARE), "float32", (60, 300), 1, id="rare-types-legacy-kv_b"
+        ),
         pytest.param(
             TinySpec(layout="split2d", quants=FLOATS, **ALL_EXPERTS),
             "float16",
             (12, 50),
+            1,
             id="float-experts-float16",
         ),
         pytest.param(
-            TinySpec(shared_layers=(1,), **ALL_EXPERTS), "bfloat16", (12, 50), id="shared-indexer-bfloat16"
+            TinySpec(shared_layers=(1,), **ALL_EXPERTS), "bfloat16", (12, 50), 1, id="shared-indexer-bfloat16"
         ),
     ],
 )
 def test_engine_computes_what_the_file_says(
-    tmp_path: Path, spec: TinySpec, dtype: str, lengths: tuple[int, ...]
+    tmp_path: Path, spec: TinySpec, dtype: str, lengths: tuple[int, ...], ranks: int
 ) -> None:
-    """Every layout, split and quant type gives transformers' logprobs, whichever split is named."""
+    """Every layout, split, quant type and number of ranks gives transformers' logprobs, whichever split is named."""
     tiny = write_tiny(tmp_path / "gguf", spec)
     reference = tiny.write_reference(tmp_path / "reference")
     hf = tiny.write_config(tmp_path / "hf")
@@ -63,9 +84,17 @@ def test_engine_computes_what_the_file_says(
         [token % tiny.hf_config["vocab_size"] for token in prompt] for prompt in random_prompts(lengths)
     ]
     arguments = {"dtype": dtype, "tokenizer": str(hf), "skip_tokenizer_init": True, "max_model_len": 1024}
+    run = EngineRun(
+        str(tiny.paths[-1]),
+        prompts,
+        engine=arguments | {"tensor_parallel_size": ranks},
+        environment=a_core_for_each(ranks) if ranks > 1 else {},
+    )
 
-    (completions,) = run_engine(EngineRun(str(tiny.paths[-1]), prompts, engine=arguments), tmp_path)
+    (completions,) = run_engine(run, tmp_path)
 
     largest = largest_logprob_difference(load_float32(reference), prompts, completions)
     assert max(largest) < TOLERANCE[dtype], largest
-    assert estimated_weights(tiny.path, dtype) == pytest.approx(log_facts(tmp_path).weights_bytes, rel=0.05)
+    assert estimated_weights(tiny.path, dtype, ranks) == pytest.approx(
+        log_facts(tmp_path).weights_bytes, rel=0.05
+    )

@@ -17,9 +17,11 @@ from queue import Empty, Queue
 from typing import Any
 
 from tests.gpu.engine_run import VOCAB, EngineRun, random_prompts, write_model
+from tests.support.tiny_spec import QuantMix, TinySpec
 
 OURS, STOCK = "TRITON_MLA_SPARSE", "FLASHMLA_SPARSE"
 LONGEST_REFERENCE = 3000
+IQ_EXPERTS = QuantMix(gate="IQ4_XS", up="IQ4_XS", down="IQ4_XS")
 
 # both backends of a pair on the same card, one after the other
 RATES = {
@@ -49,11 +51,19 @@ PARALLEL = {
     "ours-64-tp2-dcp2": EngineRun(OURS, 64, tensor_parallel=2, context_parallel=2),
 }
 GGUF = {
-    "stock-gguf": EngineRun(STOCK, 8),
-    "ours-gguf": EngineRun(OURS, 8),
-    "ours-gguf-mtp1": EngineRun(OURS, 8, drafted=1),
+    "gguf": {
+        "stock-gguf": EngineRun(STOCK, 8),
+        "ours-gguf": EngineRun(OURS, 8),
+        "ours-gguf-mtp1": EngineRun(OURS, 8, drafted=1),
+    },
+    "gguf-parallel": {
+        "ours-gguf": EngineRun(OURS, 8),
+        "ours-gguf-tp2": EngineRun(OURS, 8, tensor_parallel=2),
+    },
+    # experts without a kernel for many rows; 8192 tokens with 8 experts each exceed CUDA's grid in one launch
+    "gguf-iq": {"ours-gguf": EngineRun(OURS, 8, batched_tokens=8192)},
 }
-GROUPS = {"rates-8": RATES[8], "rates-64": RATES[64], "modes": MODES, "parallel": PARALLEL, "gguf": GGUF}
+GROUPS = {"rates-8": RATES[8], "rates-64": RATES[64], "modes": MODES, "parallel": PARALLEL, **GGUF}
 # what each run is compared with, and whether its tokens must be equal
 COMPARED = {
     "ours-64": "stock-64",
@@ -71,6 +81,7 @@ COMPARED = {
     "control-8": "stock-8",
     "ours-gguf": "stock-gguf",
     "ours-gguf-mtp1": "ours-gguf",
+    "ours-gguf-tp2": "ours-gguf",
     "ours-64-tp2": "ours-64",
     "ours-64-tp2-dcp2": "ours-64-tp2",
 }
@@ -138,12 +149,14 @@ def compare(actual: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_gguf(folder: Path) -> tuple[Path, Path]:
-    """A GGUF of three splits with K-quants and a block that drafts: its first file, and transformers' folder of it."""
+def write_gguf(folder: Path, experts: QuantMix) -> tuple[Path, Path]:
+    """A GGUF of three splits and a block that drafts: its first file, and transformers' folder of it."""
     from tests.support.tiny_gguf import write_tiny
-    from tests.support.tiny_spec import TinySpec
 
-    spec = TinySpec(heads=8, experts_used=8, index_topk=2048, context=16384, vocab=VOCAB, splits=3, mtp=True)
+    spec = TinySpec(
+        heads=8, experts_used=8, expert_intermediate=512, index_topk=2048, context=16384, vocab=VOCAB,
+        quants=experts, splits=3, mtp=True,
+    )  # fmt: skip
     written = write_tiny(folder / "gguf", spec)
     return written.path, written.write_reference(folder / "reference")
 
@@ -190,9 +203,11 @@ if __name__ == "__main__":
     group, target = sys.argv[1], Path(sys.argv[2])
     target.mkdir(parents=True, exist_ok=True)
     placed = {}
-    if group == "gguf":
-        gguf, reference = write_gguf(target / "models")
-        placed = {n: replace(run, model=str(gguf), tokenizer=str(reference)) for n, run in GGUF.items()}
+    if group in GGUF:
+        gguf, reference = write_gguf(target / "models", IQ_EXPERTS if group == "gguf-iq" else QuantMix())
+        placed = {
+            n: replace(run, model=str(gguf), tokenizer=str(reference)) for n, run in GROUPS[group].items()
+        }
     else:
         for name, run in GROUPS[group].items():
             model = target / "models" / str(run.heads)
@@ -201,7 +216,7 @@ if __name__ == "__main__":
             placed[name] = replace(run, model=str(model))
     run_all(placed, target, sys.argv[3:] or ["0"])
     summary = summarize(target)
-    if group == "gguf":
+    if group in GGUF:
         outputs = json.loads((target / "ours-gguf.json").read_text())["outputs"]
         summary["ours-gguf with transformers"] = against_transformers(outputs, reference)
         print(summary["ours-gguf with transformers"])

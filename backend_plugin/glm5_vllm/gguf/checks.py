@@ -73,6 +73,22 @@ def check_parallel(tensors: Iterable[PlannedTensor], parallel: Any) -> None:
             _check_columns(planned, size)
 
 
+def check_draft_parallel(parallel: Any) -> None:
+    """Raise GGUFError where vLLM wants the draft model to bring an embedding of its own.
+
+    Args:
+        parallel: vLLM's ParallelConfig.
+    """
+    size = parallel.pipeline_parallel_size
+    if size > 1:
+        # the main model's embedding is on the first rank, the draft model runs on the last
+        raise GGUFError(
+            f"multi-token prediction from a GGUF with pipeline parallel size {size}",
+            expected="one pipeline stage, where the draft model uses the main model's embedding",
+            remedy="Leave out --speculative-config (engine.mtpTokens: 0), or spread the model over one node's GPUs only",
+        )
+
+
 def _check_columns(planned: PlannedTensor, size: int) -> None:
     (source,) = planned.sources
     columns, block = planned.shape[-1], source.quant.block_elements

@@ -21,7 +21,7 @@ from vllm.model_executor.model_loader.utils import initialize_model, process_wei
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm_gguf_plugin.loader import GGUFModelLoader
 
-from glm5_vllm.gguf.checks import check_config, check_parallel
+from glm5_vllm.gguf.checks import check_config, check_draft_parallel, check_parallel
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.floats import read_float
 from glm5_vllm.gguf.names import EXPERT, Treatment
@@ -72,6 +72,7 @@ class GlmDsaModelLoader(GGUFModelLoader):
         if _is_draft_of(vllm_config.speculative_config, model_config):
             # said with the main model, not after its hundreds of GB are loaded
             plan.check_mtp()
+            check_draft_parallel(vllm_config.parallel_config)
         check_config(plan, model_config.hf_config)
         check_parallel(plan.of(role), vllm_config.parallel_config)
         vllm_config.quant_config.unquantized_modules.extend(float_modules(plan, role))

@@ -52,7 +52,9 @@ def apply_all() -> None:
         gguf_config_source,
         gguf_cpu_operations,
         gguf_draft_config,
+        gguf_expert_grid,
         gguf_float_experts,
+        gguf_merged_shard,
         gguf_replicated_linear,
         vllm_distribution_name,
     )
@@ -65,5 +67,7 @@ def apply_all() -> None:
         gguf_cpu_operations.apply()
     gguf_config_source.apply()
     gguf_draft_config.apply()
+    gguf_expert_grid.apply()
     gguf_float_experts.apply()
+    gguf_merged_shard.apply()
     gguf_replicated_linear.apply()

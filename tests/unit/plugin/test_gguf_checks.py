@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glm5_vllm.gguf.checks import check_config, check_parallel
+from glm5_vllm.gguf.checks import check_config, check_draft_parallel, check_parallel
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.plan import plan_load
 from glm5_vllm.gguf.planned import LoadPlan, Role
@@ -80,3 +80,12 @@ def test_expert_parallelism_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(GGUFError, match="--enable-expert-parallel; expected tensor parallelism"):
         check_parallel(plan.of(Role.MAIN), parallel(1, experts=True))
+
+
+def test_a_draft_model_over_pipeline_stages_is_refused() -> None:
+    """vLLM would draft with an embedding that nobody filled; said before anything is loaded."""
+    check_draft_parallel(SimpleNamespace(pipeline_parallel_size=1))
+    with pytest.raises(
+        GGUFError, match=r"from a GGUF with pipeline parallel size 2; expected one pipeline stage"
+    ):
+        check_draft_parallel(SimpleNamespace(pipeline_parallel_size=2))
