@@ -25,6 +25,12 @@ RARE = QuantMix(
     embedding="Q5_0", output="IQ4_NL", q_a="Q4_0", q_b="IQ4_XS", kv_a="Q5_0", v_b="IQ4_XS", attention_output="Q3_K",
     indexer="Q4_0", dense_in="Q2_K", dense_down="Q3_K", gate="Q3_K", up="Q3_K", down="Q4_K", shared="Q5_K",
 )  # fmt: skip
+# as llama-quantize mixes them: codebooks for most, a minimum in every block for a few
+SMALLEST = QuantMix(
+    embedding="IQ3_S", output="Q5_1", q_a="IQ2_XS", q_b="IQ2_S", kv_a="IQ2_XXS", k_b="Q5_1", v_b="IQ3_XXS",
+    attention_output="IQ1_M", indexer="Q4_1", indexer_proj="IQ1_S", dense_in="IQ3_XXS", dense_down="Q4_1", gate="IQ2_XXS",
+    up="IQ2_XXS", down="Q5_1", shared="IQ1_S",
+)  # fmt: skip
 FLOATS = QuantMix(
     q_a="BF16", kv_a="F16", k_b="F16", v_b="BF16", dense_in="F16", gate="F16", up="F16", down="BF16"
 )  # fmt: skip
@@ -61,6 +67,7 @@ def a_core_for_each(ranks: int) -> dict[str, str]:
         pytest.param(
             TinySpec(layout="kv_b", quants=RARE), "float32", (60, 300), 1, id="rare-types-legacy-kv_b"
         ),
+        pytest.param(TinySpec(quants=SMALLEST), "float32", (12, 60), 1, id="smallest-types"),
         pytest.param(
             TinySpec(layout="split2d", quants=FLOATS, **ALL_EXPERTS),
             "float16",

@@ -19,11 +19,28 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ScaleFields:
-    """Byte offsets of a block's half-precision scale and minimum; `ratio` of the two centres values on 0."""
+    """Byte offsets of a block's half-precision scale and minimum; `ratio` of the two centres values on 0.
+
+    With `spread` the scale's nibbles are the top ones of the four 16-bit words that start at `scale`.
+    """
 
     scale: int
     minimum: int | None = None
     ratio: float = 0.0
+    spread: bool = False
+
+    def put(self, blocks: Bytes, scale: NDArray[np.float64], minimum: NDArray[np.float64]) -> None:
+        """Write both into the blocks, where there are such fields; one number of each a block."""
+        halves = scale.astype(np.float16).view(np.uint16)
+        if self.spread:
+            words = blocks[:, self.scale : self.scale + 8].copy().view(np.uint16)
+            top = (halves[:, None] >> np.arange(0, 16, 4, dtype=np.uint16)) << 12
+            blocks[:, self.scale : self.scale + 8] = (words & 0xFFF | top).view(np.uint8)
+        else:
+            blocks[:, self.scale : self.scale + 2] = halves[:, None].view(np.uint8)
+        if self.minimum is not None:
+            of = minimum.astype(np.float16)[:, None].view(np.uint8)
+            blocks[:, self.minimum : self.minimum + 2] = of
 
 
 SCALE_FIELDS = {
@@ -32,12 +49,22 @@ SCALE_FIELDS = {
     Type.Q8_0: ScaleFields(0),
     Type.IQ4_NL: ScaleFields(0),
     Type.IQ4_XS: ScaleFields(0),
+    Type.IQ3_S: ScaleFields(0),
+    Type.IQ3_XXS: ScaleFields(0),
+    Type.IQ2_S: ScaleFields(0),
+    Type.IQ2_XS: ScaleFields(0),
+    Type.IQ2_XXS: ScaleFields(0),
+    Type.IQ1_S: ScaleFields(0),
+    Type.IQ1_M: ScaleFields(48, spread=True),
     Type.Q3_K: ScaleFields(108),
     Type.Q6_K: ScaleFields(208),
     # the ratio is the mean of the quants, for scales and minima are drawn alike
     Type.Q2_K: ScaleFields(80, 82, 1.5),
     Type.Q4_K: ScaleFields(0, 2, 7.5),
     Type.Q5_K: ScaleFields(0, 2, 15.5),
+    # these add their minimum
+    Type.Q4_1: ScaleFields(0, 2, -7.5),
+    Type.Q5_1: ScaleFields(0, 2, -15.5),
 }
 
 
@@ -53,9 +80,10 @@ def random_tensor(
     fields = SCALE_FIELDS[kind]
     blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
     steps = rng.uniform(0.5, 1.5, count)
-    _put_scale(blocks, fields, steps)
+    fields.put(blocks, steps, steps * fields.ratio)
     unit = gguf.quants.dequantize(blocks[:256], kind).std()
-    _put_scale(blocks, fields, steps * (deviation / unit))
+    steps *= deviation / unit
+    fields.put(blocks, steps, steps * fields.ratio)
     packed = blocks.reshape(*shape[:-1], shape[-1] // block * size)
     return packed, gguf.quants.dequantize(packed, kind)
 
@@ -67,12 +95,3 @@ def pack_floats(values: Floats, quant: str) -> tuple[Bytes, Floats]:
         return bits.view(np.uint8), (bits.astype(np.uint32) << 16).view(np.float32)
     rounded = np.ascontiguousarray(values, np.float32 if quant == "F32" else np.float16)
     return rounded.view(np.uint8), rounded.astype(np.float32)
-
-
-def _put_scale(blocks: Bytes, fields: ScaleFields, steps: NDArray[np.float64]) -> None:
-    def put(offset: int, values: NDArray[np.float64]) -> None:
-        blocks[:, offset : offset + 2] = values.astype(np.float16)[:, None].view(np.uint8)
-
-    put(fields.scale, steps)
-    if fields.minimum is not None:
-        put(fields.minimum, steps * fields.ratio)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glm5_vllm.gguf.hyperparameters import Hyperparameters
@@ -68,9 +68,29 @@ def hf_config(h: Hyperparameters, indexer_types: Sequence[str], stop_ids: Sequen
     return config
 
 
-def generation_config(stop_ids: Sequence[int]) -> dict[str, Any]:
-    """The values of generation_config.json."""
-    return {"eos_token_id": list(stop_ids), "pad_token_id": stop_ids[0]}
+# how the publisher samples: GGUF's key, and that of generation_config.json
+SAMPLING = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.min_p": "min_p",
+}
+
+
+def generation_config(stop_ids: Sequence[int], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of generation_config.json: what ends an answer, and how to sample where a request does not say.
+
+    Args:
+        stop_ids: ids of the tokens that end a turn; the first one also pads.
+        metadata: the file's; its sampling defaults are optional, and llama.cpp takes them too.
+    """
+    config: dict[str, Any] = {"eos_token_id": list(stop_ids), "pad_token_id": stop_ids[0]}
+    found = {name: metadata.get(key) for key, name in SAMPLING.items()}
+    # 0 turns each of them off, as leaving it out does
+    ints = {name: value for name, value in found.items() if type(value) is int and value > 0}
+    floats = {name: _shortest(value) for name, value in found.items() if type(value) is float and value > 0}
+    # transformers heeds them only with do_sample
+    return config | ({"do_sample": True, **ints, **floats} if ints or floats else {})
 
 
 def _shortest(single: float) -> float:

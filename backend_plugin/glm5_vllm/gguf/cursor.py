@@ -12,6 +12,7 @@ from typing import BinaryIO
 from glm5_vllm.gguf.errors import GGUFError
 
 FETCH_AGAIN = "Fetch the file again"
+FETCH_OR_CONVERT = f"{FETCH_AGAIN}, or convert it with a current llama.cpp"
 
 # a GLM-5 header (155k tokens, 320k merges, 1,800 tensors) is about 12 MB: the bound leaves room and keeps a
 # corrupt count from costing seconds

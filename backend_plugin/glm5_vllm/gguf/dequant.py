@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from glm5_vllm.gguf.blocks import as_float, bits, fields, half
+from glm5_vllm.gguf.codebooks import CODEBOOK_BLOCKS
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.quant_types import QuantType
 
@@ -53,59 +55,50 @@ def dequantize(raw: torch.Tensor, quant: QuantType, shape: Sequence[int]) -> tor
     return out.reshape(tuple(shape))
 
 
-def _as(dtype: torch.dtype, columns: torch.Tensor) -> torch.Tensor:
-    """Reinterpret byte columns [n, k] as `dtype`, widened to float32."""
-    return columns.contiguous().view(dtype).float()
-
-
-def _half(blocks: torch.Tensor, start: int) -> torch.Tensor:
-    """The half-precision number at byte `start` of each block, [n, 1]."""
-    return _as(torch.float16, blocks[:, start : start + 2])
-
-
-def _fields(columns: torch.Tensor, shifts: Sequence[int], mask: int) -> torch.Tensor:
-    """Bit fields of each byte, shift-major in a group: [n, groups, bytes] -> [n, groups, shifts, bytes]."""
-    shift = torch.tensor(shifts, dtype=torch.uint8, device=columns.device)[:, None]
-    return (columns.unsqueeze(-2) >> shift) & mask
-
-
-def _high_bits(columns: torch.Tensor) -> torch.Tensor:
-    """Bits 0 to 31 of the little-endian words in [n, 4] bytes, [n, 32]."""
-    shift = torch.arange(8, dtype=torch.uint8, device=columns.device)
-    return ((columns.unsqueeze(-1) >> shift) & 1).reshape(-1, 32)
-
-
 def _f32(blocks: torch.Tensor) -> torch.Tensor:
-    return _as(torch.float32, blocks)
+    return as_float(torch.float32, blocks)
 
 
 def _f16(blocks: torch.Tensor) -> torch.Tensor:
-    return _as(torch.float16, blocks)
+    return as_float(torch.float16, blocks)
 
 
 def _bf16(blocks: torch.Tensor) -> torch.Tensor:
-    return _as(torch.bfloat16, blocks)
+    return as_float(torch.bfloat16, blocks)
 
 
 def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
-    return _half(blocks, 0) * _as(torch.int8, blocks[:, 2:])
+    return half(blocks, 0) * as_float(torch.int8, blocks[:, 2:])
 
 
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
     # low nibbles are elements 0 to 15, high nibbles 16 to 31
-    q = _fields(blocks[:, None, 2:], (0, 4), 15).reshape(-1, 32).float() - 8
-    return _half(blocks, 0) * q
+    q = fields(blocks[:, None, 2:], (0, 4), 15).reshape(-1, 32).float() - 8
+    return half(blocks, 0) * q
+
+
+def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
+    # d [2], minimum [2], q [16]
+    q = fields(blocks[:, None, 4:], (0, 4), 15).reshape(-1, 32).float()
+    return half(blocks, 0) * q + half(blocks, 2)
 
 
 def _q5_0(blocks: torch.Tensor) -> torch.Tensor:
-    low = _fields(blocks[:, None, 6:], (0, 4), 15).reshape(-1, 32)
-    q = (low | (_high_bits(blocks[:, 2:6]) << 4)).float() - 16
-    return _half(blocks, 0) * q
+    low = fields(blocks[:, None, 6:], (0, 4), 15).reshape(-1, 32)
+    q = (low | (bits(blocks[:, 2:6]).flatten(1) << 4)).float() - 16
+    return half(blocks, 0) * q
+
+
+def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
+    # d [2], minimum [2], high bits [4], q [16]
+    low = fields(blocks[:, None, 8:], (0, 4), 15).reshape(-1, 32)
+    q = (low | (bits(blocks[:, 4:8]).flatten(1) << 4)).float()
+    return half(blocks, 0) * q + half(blocks, 2)
 
 
 def _iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
-    q = _fields(blocks[:, None, 2:], (0, 4), 15).reshape(-1, 32)
-    return _half(blocks, 0) * _iq4_values(q)
+    q = fields(blocks[:, None, 2:], (0, 4), 15).reshape(-1, 32)
+    return half(blocks, 0) * _iq4_values(q)
 
 
 def _iq4_values(q: torch.Tensor) -> torch.Tensor:
@@ -114,29 +107,29 @@ def _iq4_values(q: torch.Tensor) -> torch.Tensor:
 
 def _iq4_xs(blocks: torch.Tensor) -> torch.Tensor:
     # d [2], high scale bits [2], low scale nibbles [4], q [128]; 8 sub-blocks of 32
-    high = _fields(blocks[:, 2:4, None], (0, 2, 4, 6), 3).reshape(-1, 8)
-    low = _fields(blocks[:, 4:8, None], (0, 4), 15).reshape(-1, 8)
-    scale = _half(blocks, 0) * ((low | (high << 4)).float() - 32)
-    q = _fields(blocks[:, 8:].reshape(-1, 8, 16), (0, 4), 15).reshape(-1, 8, 32)
+    high = fields(blocks[:, 2:4, None], (0, 2, 4, 6), 3).reshape(-1, 8)
+    low = fields(blocks[:, 4:8, None], (0, 4), 15).reshape(-1, 8)
+    scale = half(blocks, 0) * ((low | (high << 4)).float() - 32)
+    q = fields(blocks[:, 8:].reshape(-1, 8, 16), (0, 4), 15).reshape(-1, 8, 32)
     return scale[..., None] * _iq4_values(q)
 
 
 def _q2_k(blocks: torch.Tensor) -> torch.Tensor:
     # scale and minimum nibbles [16], q [64], d [2], dmin [2]; 16 sub-blocks of 16
-    scale = _half(blocks, 80) * (blocks[:, :16] & 15).float()
-    minimum = _half(blocks, 82) * (blocks[:, :16] >> 4).float()
-    q = _fields(blocks[:, 16:80].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16).float()
+    scale = half(blocks, 80) * (blocks[:, :16] & 15).float()
+    minimum = half(blocks, 82) * (blocks[:, :16] >> 4).float()
+    q = fields(blocks[:, 16:80].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16).float()
     return scale[..., None] * q - minimum[..., None]
 
 
 def _q3_k(blocks: torch.Tensor) -> torch.Tensor:
     # high bits [32], q [64], scales [12], d [2]; 16 sub-blocks of 16
-    low = _fields(blocks[:, None, 96:104], (0, 4), 15).reshape(-1, 16)
-    high = _fields(blocks[:, None, 104:108], (0, 2, 4, 6), 3).reshape(-1, 16)
-    scale = _half(blocks, 108) * ((low | (high << 4)).float() - 32)
-    q = _fields(blocks[:, 32:96].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16)
+    low = fields(blocks[:, None, 96:104], (0, 4), 15).reshape(-1, 16)
+    high = fields(blocks[:, None, 104:108], (0, 2, 4, 6), 3).reshape(-1, 16)
+    scale = half(blocks, 108) * ((low | (high << 4)).float() - 32)
+    q = fields(blocks[:, 32:96].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16)
     # a clear high bit takes 4 away
-    bit = _fields(blocks[:, None, :32], tuple(range(8)), 1).reshape(-1, 16, 16)
+    bit = fields(blocks[:, None, :32], tuple(range(8)), 1).reshape(-1, 16, 16)
     return scale[..., None] * (q.float() - (bit ^ 1).float() * 4)
 
 
@@ -151,27 +144,27 @@ def _scales_of_6_bits(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 def _affine(blocks: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """d * scale * q - dmin * minimum for the 8 sub-blocks of Q4_K and Q5_K; q [n, 8, 32]."""
     scales, minima = _scales_of_6_bits(blocks[:, 4:16])
-    scale, minimum = _half(blocks, 0) * scales, _half(blocks, 2) * minima
+    scale, minimum = half(blocks, 0) * scales, half(blocks, 2) * minima
     return scale[..., None] * q.float() - minimum[..., None]
 
 
 def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
     # d [2], dmin [2], scales [12], q [128]
-    return _affine(blocks, _fields(blocks[:, 16:].reshape(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32))
+    return _affine(blocks, fields(blocks[:, 16:].reshape(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32))
 
 
 def _q5_k(blocks: torch.Tensor) -> torch.Tensor:
     # d [2], dmin [2], scales [12], high bits [32], q [128]
-    low = _fields(blocks[:, 48:].reshape(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32)
-    high = _fields(blocks[:, None, 16:48], tuple(range(8)), 1).reshape(-1, 8, 32)
+    low = fields(blocks[:, 48:].reshape(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32)
+    high = fields(blocks[:, None, 16:48], tuple(range(8)), 1).reshape(-1, 8, 32)
     return _affine(blocks, low | (high << 4))
 
 
 def _q6_k(blocks: torch.Tensor) -> torch.Tensor:
     # low nibbles [128], high bit pairs [64], scales int8 [16], d [2]; 16 sub-blocks of 16
-    low = _fields(blocks[:, :128].reshape(-1, 2, 64), (0, 4), 15).reshape(-1, 16, 16)
-    high = _fields(blocks[:, 128:192].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16)
-    scale = _half(blocks, 208) * _as(torch.int8, blocks[:, 192:208])
+    low = fields(blocks[:, :128].reshape(-1, 2, 64), (0, 4), 15).reshape(-1, 16, 16)
+    high = fields(blocks[:, 128:192].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16)
+    scale = half(blocks, 208) * as_float(torch.int8, blocks[:, 192:208])
     return scale[..., None] * ((low | (high << 4)).float() - 32)
 
 
@@ -180,7 +173,9 @@ _BLOCKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "F16": _f16,
     "BF16": _bf16,
     "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
     "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
     "Q8_0": _q8_0,
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
@@ -189,4 +184,5 @@ _BLOCKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    **CODEBOOK_BLOCKS,
 }

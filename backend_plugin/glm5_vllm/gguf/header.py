@@ -14,7 +14,7 @@ from pathlib import Path
 
 from glm5_vllm.gguf.cursor import FETCH_AGAIN, SCALARS, U64, Cursor
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.quant_types import BY_ID, QuantType
+from glm5_vllm.gguf.quant_types import BY_ID, CHOOSE_ANOTHER, QuantType
 
 MAGIC = b"GGUF"
 CHECK_PATH = "Check the path and its permissions"
@@ -193,7 +193,10 @@ def _read_tensor(cursor: Cursor) -> tuple[str, tuple[int, ...], QuantType, int]:
     quant = BY_ID.get(type_id)
     if quant is None:
         raise cursor.broken(
-            f"type id of {what}", type_id, "a ggml type", "Update this software if the type is new"
+            f"type id of {what}",
+            type_id,
+            "a ggml type",
+            f"{CHOOSE_ANOTHER}, or update this software if the type is new",
         )
     if min(shape) < 1:
         raise cursor.broken(f"shape of {what}", list(shape), "positive sizes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glm5_vllm.gguf.cursor import FETCH_OR_CONVERT
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.header import Header, MetadataValue
 
@@ -144,9 +145,8 @@ class _Keys:
         return value
 
     def wrong(self, name: str, value: object, expected: str) -> GGUFError:
-        remedy = "Fetch the file again, or convert it with a current llama.cpp"
         key = f"{self._header.path.name}: metadata key {ARCHITECTURE}.{name}"
-        return GGUFError(key, value, expected=expected, remedy=remedy)
+        return GGUFError(key, value, expected=expected, remedy=FETCH_OR_CONVERT)
 
     def _get(self, name: str, default: int | None) -> MetadataValue:
         value = self._header.metadata.get(f"{ARCHITECTURE}.{name}", default)

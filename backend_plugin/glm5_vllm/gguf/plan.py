@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from glm5_vllm.gguf.cursor import FETCH_OR_CONVERT
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.header import TensorInfo
 from glm5_vllm.gguf.hyperparameters import Hyperparameters, read_hyperparameters
@@ -24,7 +25,7 @@ from glm5_vllm.gguf.names import (
     Where,
 )
 from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor, Refusal, Role
-from glm5_vllm.gguf.quant_types import LOADABLE_NAMES
+from glm5_vllm.gguf.quant_types import CHOOSE_ANOTHER, LOADABLE_NAMES
 from glm5_vllm.gguf.splits import Model
 
 _COPIES = {Where.MTP_COPY: Role.MTP_COPY}
@@ -49,7 +50,7 @@ def refuse(plan: LoadPlan) -> GGUFError:
     return GGUFError(
         f"{plan.model.path.name}: tensor {first.name} {first.reason}"
         + (f" (and {more} more)" if more else ""),
-        remedy="Fetch the file again, or choose another quantisation of the model",
+        remedy=first.remedy,
     )
 
 
@@ -151,7 +152,8 @@ class _Planner:
         shapes = rule.shapes(self.h)
         if tensor.quant not in rule.types:
             names = [name for name in LOADABLE_NAMES if any(quant.name == name for quant in rule.types)]
-            self._refuse(tensor.name, f"has type {tensor.quant.name}; expected one of {', '.join(names)}")
+            reason = f"has type {tensor.quant.name}; expected one of {', '.join(names)}"
+            self._refuse(tensor.name, reason, CHOOSE_ANOTHER)
         elif tensor.shape not in shapes:
             expected = " or ".join(str(list(shape)) for shape in shapes)
             self._refuse(tensor.name, f"has shape {list(tensor.shape)}; expected {expected}")
@@ -166,6 +168,7 @@ class _Planner:
                 pair[1].name,
                 f"has type {pair[1].quant.name}; expected {pair[0].quant.name} as {pair[0].name}, "
                 "for the fused expert kernel keeps one type for both",
+                CHOOSE_ANOTHER,
             )
 
     def _add_kv_b(self, layer: int, role: Role, accepted: dict[str, tuple[Rule, TensorInfo]]) -> None:
@@ -182,8 +185,8 @@ class _Planner:
         else:
             self._refuse(name, "is missing")
 
-    def _refuse(self, name: str, reason: str) -> None:
-        self.refusals.append(Refusal(name, reason))
+    def _refuse(self, name: str, reason: str, remedy: str = FETCH_OR_CONVERT) -> None:
+        self.refusals.append(Refusal(name, reason, remedy))
 
 
 def _rules_of(layer: int, h: Hyperparameters, *, has_whole_kv_b: bool) -> list[Rule]:

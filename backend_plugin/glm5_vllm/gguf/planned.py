@@ -57,10 +57,11 @@ class PlannedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one tensor, or one that is missing, stops the load."""
+    """Why one tensor, or one that is missing, stops the load, and what to do about it."""
 
     name: str
     reason: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)

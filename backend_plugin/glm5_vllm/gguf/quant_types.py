@@ -63,9 +63,16 @@ ALL_TYPES = (
 BY_ID = {quant.type_id: quant for quant in ALL_TYPES}
 BY_NAME = {quant.name: quant for quant in ALL_TYPES}
 
-# a type is here when dequant.py has its reference and a kernel of the plugin multiplies by it
+# a type is here when dequant.py has its reference and kernels of the plugin take it for linear layers, embeddings and
+# experts. llama-quantize writes types that its file is not named after: it keeps weightier tensors in larger ones, and
+# rows that are no whole number of blocks in types of smaller blocks (attn_k_b's 192 of a Q5_K_M file in Q5_1)
 LOADABLE_NAMES = (
-    "Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q3_K", "Q2_K", "Q4_0", "Q5_0", "IQ4_XS", "IQ4_NL", "F16", "BF16", "F32",
+    "Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q3_K", "Q2_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_XS", "IQ4_NL", "IQ3_S",
+    "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S", "F16", "BF16", "F32",
 )  # fmt: skip
+# the way out where a type is refused; llama-quantize's files of these names have no other types
+CHOOSE_ANOTHER = (
+    "Choose another quantisation: Q2_K to Q6_K, IQ1_S to IQ4_XS, Q4_0 to Q8_0, F16 and BF16 files load"
+)
 LOADABLE = frozenset(BY_NAME[name] for name in LOADABLE_NAMES)
 LOADABLE_FLOAT = frozenset(quant for quant in LOADABLE if quant.is_float)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glm5_vllm.gguf.config import hf_config, release_of
+from glm5_vllm.gguf.config import generation_config, hf_config, release_of
 from glm5_vllm.gguf.hyperparameters import Hyperparameters, read_hyperparameters
 from glm5_vllm.gguf.indexshare import indexer_types
 from glm5_vllm.gguf.plan import plan_load
@@ -110,3 +111,23 @@ def test_config_of_a_file(spec: TinySpec, tmp_path: Path) -> None:
     assert written.hf_config == config
     read = GlmMoeDsaConfig(**config).to_dict()
     assert {key: value for key, value in config.items() if read.get(key) != value} == {}
+
+
+def test_the_publishers_sampling_is_the_default() -> None:
+    """What the file says of sampling is what a request without an opinion gets; single precision is read as meant."""
+    stops = {"eos_token_id": [7, 8], "pad_token_id": 7}
+    said = {
+        "general.sampling.temp": 1.0,
+        "general.sampling.top_p": struct.unpack("f", struct.pack("f", 0.95))[0],
+        "general.sampling.top_k": 40,
+        "general.sampling.min_p": 0.0,
+    }
+
+    assert generation_config((7, 8), {}) == stops
+    assert generation_config((7, 8), said) == stops | {
+        "do_sample": True,
+        "temperature": 1.0,
+        "top_p": 0.95,
+        "top_k": 40,
+    }
+    assert generation_config((7, 8), {"general.sampling.temp": "warm"}) == stops

@@ -1,6 +1,10 @@
-"""Reference dequantisation against the gguf package's, bit for bit."""
+"""Reference dequantisation against the gguf package's and llama.cpp's, bit for bit."""
 
 from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -26,6 +30,18 @@ def by_gguf_package(raw: Bytes, name: str) -> NDArray[np.float32]:
     return values
 
 
+def by_llama_cpp(raw: Bytes, name: str) -> NDArray[np.float32]:
+    """What llama.cpp reads in whole blocks of one type; it shares no table with the gguf package."""
+    folder = importlib.util.find_spec("xllamacpp").submodule_search_locations[0]  # type: ignore[union-attr,index]
+    library = ctypes.CDLL(str(next(Path(folder).glob("*.so"))))
+    # q4_K, iq4_xs
+    read = library[f"dequantize_row_{name.lower().removesuffix('_k')}{'_K' * name.endswith('_K')}"]
+    read.argtypes, read.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64), None
+    values = np.empty(raw.size // BY_NAME[name].block_bytes * BY_NAME[name].block_elements, np.float32)
+    read(raw.ctypes.data, values.ctypes.data, values.size)
+    return values
+
+
 def bits(values: object) -> NDArray[np.int32]:
     return np.ascontiguousarray(values, np.float32).reshape(-1).view(np.int32)
 
@@ -34,15 +50,14 @@ def with_scales(blocks: Bytes, name: str, scale: float) -> Bytes:
     """The blocks with their half-precision fields set to `scale`."""
     fields = SCALE_FIELDS.get(gguf.GGMLQuantizationType[name])
     if fields is not None:
-        for offset in (fields.scale, fields.minimum):
-            if offset is not None:
-                blocks[:, offset : offset + 2] = np.array([scale], np.float16).view(np.uint8)
+        scales = np.full(len(blocks), scale)
+        fields.put(blocks, scales, scales)
     return blocks
 
 
 @pytest.mark.parametrize("name", LOADABLE_NAMES)
 def test_random_blocks(name: str) -> None:
-    """Any finite block of any type we load reads as the gguf package reads it."""
+    """Any finite block of any type we load reads as the gguf package and llama.cpp read it."""
     quant = BY_NAME[name]
     raw = np.random.default_rng(0).integers(0, 256, (1001, quant.block_bytes), dtype=np.uint8)
     # every block with a scale beyond half precision's numbers is left out: it means nothing
@@ -54,6 +69,8 @@ def test_random_blocks(name: str) -> None:
 
     assert finite.sum() > 900
     assert np.array_equal(bits(by_gguf_package(raw, name)), bits(got.numpy()))
+    if not quant.is_float:
+        assert np.array_equal(bits(by_llama_cpp(raw, name)), bits(got.numpy()))
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.0, 65504.0, -65504.0, 6e-8, 1.0], ids=str)

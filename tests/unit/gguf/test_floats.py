@@ -12,6 +12,7 @@ from glm5_vllm.gguf.floats import read_float
 from glm5_vllm.gguf.plan import plan_load
 from glm5_vllm.gguf.read import TensorReader
 from glm5_vllm.gguf.splits import open_model
+from tests.support.llama_quantize import FILES
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import SMALL, QuantMix, TinySpec
 
@@ -40,7 +41,7 @@ MIXES = {
         replace(SMALL, layout="split2d", mtp=True),
         replace(SMALL, layout="kv_b", splits=4),
         replace(SMALL, layout="kv_b", mtp=True, splits=2, metadata_only_first=True),
-        *[replace(SMALL, quants=mix, name=name) for name, mix in MIXES.items()],
+        *[replace(SMALL, quants=mix, name=name) for name, mix in (MIXES | FILES).items()],
         replace(SMALL, layers=4, shared_layers=(2,), name="shared"),
         replace(
             SMALL,
@@ -54,7 +55,7 @@ MIXES = {
     ids=lambda spec: f"{spec.name}-{spec.layout}-{spec.splits}{'-mtp' * spec.mtp}",
 )
 def test_planned_tensors_are_the_reference(spec: TinySpec, tmp_path: Path) -> None:
-    """Every planned tensor has the reference's bytes, and the plan covers the reference."""
+    """Every planned tensor has the reference's bytes, and the plan covers it, in llama-quantize's files too."""
     written = write_tiny(tmp_path, spec)
     model = open_model(written.paths[-1])
     plan = plan_load(model)
