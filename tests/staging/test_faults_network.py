@@ -198,6 +198,39 @@ def test_no_ranges(serve: Serve, model: SplitSet, stager: Stager) -> None:
     published(stager, model)
 
 
+@fault("whole file, once, in answer to a range", then="does not use the answer and asks again")
+def test_one_whole_file_is_no_restart(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A server that served ranges is believed to have them: nothing that came is thrown away for one odd answer."""
+    server = serve()
+    server.faults = [Fault("whole", name=model.paths[0].name, skip=1)]
+    stager(f"{server.url}/", connections=1)
+    published(stager, model)
+    assert "whole file in answer to a range, attempt 1" in stager.log.getvalue()
+    assert "starts at byte 0" not in stager.log.getvalue()
+
+
+@fault("ranges that are no longer served", then="after four answers in a row takes the whole file")
+def test_ranges_end(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A server that keeps ignoring ranges is taken at its word."""
+    server = serve()
+    server.faults = [Fault("whole", name=model.paths[0].name, skip=1, times=4)]
+    stager(f"{server.url}/", connections=1)
+    published(stager, model)
+    assert (
+        f"{model.paths[0].name} starts at byte 0: its server does not serve ranges" in stager.log.getvalue()
+    )
+
+
+@fault("ETag marked as weak on the way", then="takes the file for the one that was listed")
+def test_weak_etag(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A proxy that weakens ETags changes no file."""
+    server = serve()
+    server.faults = [Fault("weak", times=4)]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert "source changed" not in stager.log.getvalue()
+
+
 @fault("wall clock jumps a day back and forth", then="nothing: only monotonic time is used")
 def test_clock_jump(serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time-outs, retries and leases do not look at the wall clock."""

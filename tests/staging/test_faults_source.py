@@ -17,6 +17,8 @@ from tests.support.staging.fault_server import Fault, FaultServer, running
 from tests.support.staging.faults_table import fault
 from tests.support.staging.hub_server import CdnServer, HubServer
 from tests.support.staging.large_gguf import SMALL, SplitSet, write_set
+from tests.support.staging.s3_server import BUCKET, S3Server
+from tests.support.staging.stores import KEYS
 from tests.support.tiny_spec import TinySpec
 
 pytestmark = pytest.mark.staging
@@ -124,6 +126,57 @@ def test_rotated_token(serve: Serve, model: SplitSet, stager: Stager, tmp_path: 
     server.faults = [Fault("rotate", skip=3, action=rotate)]
     stager(f"{server.url}/", http={"token": {"file": secret}})
     published(stager, model)
+
+
+@pytest.mark.parametrize(("request_kind", "skip"), [("list", 0), ("head", 2), (".gguf", 3)])
+@fault(
+    "S3 session token expired while listing or fetching, file with the next keys mounted",
+    then="reads the credentials file again and goes on",
+)
+def test_expired_s3_token(
+    model: SplitSet,
+    stager: Stager,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request_kind: str,
+    skip: int,
+) -> None:
+    """S3 says 400 to a session token that is over, to HEAD without a word why; fresh keys are read before giving up."""
+    credentials = tmp_path / "credentials"
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+
+    def mount(key: str) -> None:
+        credentials.write_text(
+            f"[default]\naws_access_key_id={key}\naws_secret_access_key=s\naws_session_token=t\n"
+        )
+
+    mount("FIRST")
+    with running(S3Server(model.folder, key="FIRST")) as server:
+
+        def rotate() -> None:
+            mount("SECOND")
+            server.key = "SECOND"
+
+        server.faults = [Fault("rotate", name=request_kind, skip=skip, action=rotate)]
+        stager(f"s3://{BUCKET}/", s3={"endpoint": server.url})
+    published(stager, model)
+
+
+@fault(
+    "S3 session token expired for good",
+    then="reads the credentials once more and ends",
+    ends=Reason.UNAUTHORIZED,
+)
+def test_s3_token_stays_expired(
+    model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
+) -> StagingError:
+    """Keys that are still the old ones when they are read again are named as the reason."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with running(S3Server(model.folder, key="NEWER")) as server:
+        return stager.fails(f"s3://{BUCKET}/", s3={"endpoint": server.url})
 
 
 @fault("token refused", then="ends without retrying", ends=Reason.UNAUTHORIZED)

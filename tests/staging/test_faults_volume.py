@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from glm5_service.staging.command import Options
+from glm5_service.staging.journal import boot_id, read_journal
 from glm5_service.staging.reasons import Reason, StagingError
 from tests.staging.conftest import Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
@@ -144,6 +146,60 @@ def test_touched_but_sound(serve: Serve, model: SplitSet, stager: Stager) -> Non
     assert server.sent_bytes - before < 4096
 
 
+@fault(
+    "journal of a partial file that cannot be read for a moment",
+    then="ends and drops nothing; the next run continues at the byte",
+    ends=Reason.VOLUME_FAULT,
+)
+def test_journal_out_of_reach(
+    serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
+) -> StagingError:
+    """Bytes whose journal cannot be read now are not bytes without a journal."""
+    server, last, real = serve(), model.paths[-1].name, Path.read_bytes
+    server.faults = [Fault("status", name=last, skip=1, status=404, times=10_000)]
+    stager.fails(f"{server.url}/", connections=1)
+    server.faults = []
+    partials = sorted((stager.target / ".staging/partial").glob("*.partial"))
+    assert partials
+    broken = [OSError(errno.EIO, "Input/output error")]
+
+    def read_bytes(path: Path) -> bytes:
+        if path.suffix == ".journal" and broken:
+            raise broken.pop()
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    error = refused(stager, server)
+    assert sorted((stager.target / ".staging/partial").glob("*.partial")) == partials
+    before = server.sent_bytes
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes - before < model.paths[-1].stat().st_size
+    return error
+
+
+@fault("old revision that cannot be removed", then="says so; the next run that changes the volume removes it")
+def test_revision_cannot_be_removed(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """The new model is current by then, so what stays of the old one is no failure."""
+    server = serve()
+    stager(f"{server.url}/", keep=1)
+    (model.folder / "config.json").write_text("{ }")
+    model.write_sums()
+    # a mount within can be moved along, but not removed
+    busy = stager.current.resolve() / "busy"
+    busy.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", busy], check=True)
+    try:
+        stager(f"{server.url}/", keep=1, refresh=True)
+    finally:
+        for mounted in (busy, *(stager.target / ".staging").glob("trash.*/busy")):
+            subprocess.run(["umount", mounted], check=mounted != busy)
+    published(stager, model)
+    assert f"cannot remove {busy.parent}: Device or resource busy" in stager.log.getvalue()
+    stager(f"{server.url}/", refresh=True)
+    assert not list((stager.target / ".staging").glob("trash.*"))
+
+
 @fault("two stagers on one volume", then="one works, the other waits and finds the model published")
 def test_two_stagers(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Two stagers fetch the model once, without any help from flock."""
@@ -191,11 +247,11 @@ def test_takes_over_the_dead(serve: Serve, model: SplitSet, stager: Stager) -> N
 
 @fault(
     "SIGTERM",
-    then="writes down what came and ends; the next run continues at the byte",
+    then="puts on disk what came and ends; the next run, on any node, continues at the byte",
     ends=Reason.INTERRUPTED,
 )
 def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
-    """An orderly stop loses no byte."""
+    """An orderly stop loses no byte, not even for a machine that cannot know what this one's page cache had."""
     server, begun = serve(), threading.Event()
     server.faults = [Fault("signal", skip=5, action=begun.set)]
     first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=4000000", "connections=2"))
@@ -205,12 +261,20 @@ def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     assert first.returncode == 1
     assert stager.is_empty
     reason = json.loads((stager.target.parent / "run/staging.json").read_text())["reason"]
+    journals = sorted((stager.target / ".staging/partial").glob("*.journal"))
+    assert covered(journals, boot_id()) == covered(journals, "another boot") != []
     stager(f"{server.url}/")
     published(stager, model)
     # sent but not yet received: what lies in socket buffers
     assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
     assert "told to stop" in log
     return StagingError(Reason(reason), "as staging.json says")
+
+
+def covered(journals: list[Path], boot: str) -> list[tuple[int, int]]:
+    """The ranges that the journals vouch for in a boot."""
+    entries = [read_journal(journal, boot) for journal in journals]
+    return [pair for entry in entries if entry is not None for pair in entry.coverage.ranges()]
 
 
 def flip(path: Path, *, keep_times: bool) -> None:

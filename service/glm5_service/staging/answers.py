@@ -15,9 +15,10 @@ from urllib3.response import BaseHTTPResponse
 
 from glm5_service.staging.faults import SourceChanged, Transient
 from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.records import RemoteFile, opaque
 
 CONTENT_RANGE = re.compile(r"^bytes (\d+)-(\d+)/(\d+|\*)$")
+CREDENTIALS_REFUSED = frozenset({401, 403})
 RETRIED_CLIENT_ERRORS = {408: Reason.UNREACHABLE, 425: Reason.UNREACHABLE, 429: Reason.THROTTLED}
 
 
@@ -28,12 +29,14 @@ def public_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def status_fault(response: BaseHTTPResponse, url: str) -> Exception:
+def status_fault(
+    response: BaseHTTPResponse, url: str, credentials_refused: frozenset[int] = CREDENTIALS_REFUSED
+) -> Exception:
     """What a status other than success stands for."""
     status, where = response.status, public_url(url)
     said = response.headers.get("X-Error-Message", "")[:200]
     value = f"{status} from {where}" + (f" ({said})" if said else "")
-    if status in (401, 403):
+    if status in credentials_refused:
         return StagingError(Reason.UNAUTHORIZED, "source refused the credentials", value)
     if status in (404, 410):
         return StagingError(Reason.NOT_FOUND, "source has no such file", value)
@@ -72,7 +75,7 @@ def check_range(response: BaseHTTPResponse, file: RemoteFile, start: int, end: i
     if status in (412, 416):
         raise SourceChanged(file.name, f"range {start}-{end - 1} refused with {status}")
     etag = headers.get("ETag")
-    if file.etag and etag and etag != file.etag:
+    if file.etag and etag and opaque(etag) != opaque(file.etag):
         raise SourceChanged(file.name, f"ETag is {etag}, was {file.etag}")
     if headers.get("Content-Encoding", "identity") != "identity":
         raise StagingError(

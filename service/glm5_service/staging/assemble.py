@@ -14,7 +14,7 @@ from glm5_service.staging.plan import Action, Plan, Step
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.verify import hash_file, in_parallel
-from glm5_service.staging.volume import volume_error
+from glm5_service.staging.volume import sync_file, volume_error
 
 
 def assemble(plan: Plan, build: Build, progress: Progress, stop: threading.Event) -> list[RemoteFile]:
@@ -58,7 +58,13 @@ def assemble(plan: Plan, build: Build, progress: Progress, stop: threading.Event
 
 
 def _keep(build: Build, file: RemoteFile, sha256: str) -> FileRecord:
-    return build.keep(file, sha256, build.path(file.name).stat())
+    path = build.path(file.name)
+    try:
+        # a copy, or what somebody just put there, may be in the page cache only; the record outlives it
+        sync_file(path)
+        return build.keep(file, sha256, path.stat())
+    except OSError as error:
+        raise volume_error(error, f"cannot sync {path}") from error
 
 
 def _bring(step: Step, build: Build) -> None:

@@ -16,7 +16,7 @@ from glm5_service.staging.lease import NO_HARD_LINKS
 from glm5_service.staging.manifest import FileRecord
 from glm5_service.staging.partial import Partial
 from glm5_service.staging.records import RemoteFile
-from glm5_service.staging.volume import Volume, sync_folder, volume_error, write_durably
+from glm5_service.staging.volume import Volume, read_if_there, sync_folder, volume_error, write_durably
 
 RECORDS_SUFFIX = ".records"
 
@@ -99,7 +99,8 @@ def other_builds(volume: Volume, build: Build) -> list[tuple[Path, list[FileReco
 
 
 def _read_record(path: Path) -> FileRecord | None:
+    data = read_if_there(path)
     try:
-        return FileRecord.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return FileRecord.model_validate_json(data) if data is not None else None
+    except ValidationError:
         return None

@@ -202,14 +202,14 @@ class _Stager:
                     self._progress.say(f"source changed, that file starts again: {change}")
                     self._progress.lost(0)
                     offer = self._list()
-            for name in prune(self._volume, settings.keep, lock, self._clock, self._stop):
-                self._progress.say(f"removed revision {name}")
-            sweep(self._volume)
+            say = self._progress.say
+            prune(self._volume, settings.keep, lock, self._clock, self._stop, say)
+            sweep(self._volume, say)
 
     def _bring(self, offer: Offer, lock: TargetLock) -> None:
         settings, progress, volume = self._settings, self._progress, self._volume
         progress.enter("planning")
-        drop_foreign(volume.partials, offer.listing.files)
+        drop_foreign(volume.partials, offer.listing.files, progress.say)
         plan = self._plan(offer)
         if plan.intact is not None:
             if plan.intact != volume.current_revision():

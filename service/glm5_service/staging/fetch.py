@@ -20,7 +20,7 @@ from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.pace import Pace
 from glm5_service.staging.partial import Partial
 from glm5_service.staging.progress import Progress
-from glm5_service.staging.reasons import Reason
+from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.retry import Patience, RateLimit
 from glm5_service.staging.sources.base import Source, Stream
@@ -32,6 +32,8 @@ FLUSH_SECONDS = 1.0
 CHECKPOINT_SECONDS = 30.0
 LEAST_PART_BYTES, PARTS_EACH = 8 << 20, 8
 JOIN_SECONDS = 5.0
+# so often in a row a server that served ranges, or from which bytes are here, is asked again when it ignores one
+WHOLES_DOUBTED = 3
 
 
 class Fetch:
@@ -82,21 +84,35 @@ class Fetch:
                 self._fail(Stopped())
             self._progress.retries = self._patience.retried
             self._progress.tick()
-        self._end([*threads, keeper], partials)
+        self._end(threads, keeper, partials)
         if self._error is not None:
             raise self._error
 
-    def _end(self, threads: list[threading.Thread], partials: list[Partial]) -> None:
+    def _end(
+        self, threads: list[threading.Thread], keeper: threading.Thread, partials: list[Partial]
+    ) -> None:
         self._halt.set()
-        for thread in threads:
+        for thread in (*threads, keeper):
             thread.join(JOIN_SECONDS)
         self._windows.close()
         self._over.set()
+        self._save(keeper)
         # a thread that still waits for a silent server finds `over` set when it wakes and writes nothing;
         # its file stays open so that the number is not given to another file
-        if not any(thread.is_alive() for thread in threads):
+        if not any(thread.is_alive() for thread in (*threads, keeper)):
             for partial in partials:
                 partial.close()
+
+    def _save(self, keeper: threading.Thread) -> None:
+        """Make true for a crash of the machine, and for another one, what came since the keeper's last turn."""
+        if keeper.is_alive():
+            # the volume hangs in its hands, and would in ours
+            return
+        for partial in self._transfers.open_partials():
+            try:
+                partial.checkpoint()
+            except StagingError as error:
+                self._fail(error)
 
     def _thread(self, name: str, body: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
@@ -151,17 +167,27 @@ class Fetch:
         with self._guard:
             self._streams.add(stream)
         try:
-            if stream.whole and (claim.position, claim.end) != (0, file.size):
-                lost = self._transfers.take_whole(claim)
-                if claim.is_stale:
-                    return
-                self._progress.lost(lost)
-                self._progress.say(f"{file.name} starts at byte 0: its server does not serve ranges")
+            if not stream.whole:
+                self._transfers.ranges_work(claim)
+            elif (claim.position, claim.end) != (0, file.size) and not self._take_whole(claim):
+                return
             self._pump(stream, claim)
         finally:
             with self._guard:
                 self._streams.discard(stream)
             stream.close(finished=claim.position == claim.end)
+
+    def _take_whole(self, claim: Claim) -> bool:
+        """The server sends all of the file: True if the claim is all of it now, False if it is stale."""
+        name = claim.transfer.partial.file.name
+        if self._transfers.is_doubtful(claim, min(WHOLES_DOUBTED, self._settings.retries)):
+            raise Transient(Reason.REFUSED, "whole file in answer to a range")
+        lost = self._transfers.take_whole(claim)
+        if claim.is_stale:
+            return False
+        self._progress.lost(lost)
+        self._progress.say(f"{name} starts at byte 0: its server does not serve ranges")
+        return True
 
     def _pump(self, stream: Stream, claim: Claim) -> None:
         pace = Pace(self._settings, self._clock)

@@ -15,7 +15,13 @@ from urllib3.response import BaseHTTPResponse
 
 from glm5_service import __version__
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.answers import check_range, network_fault, public_url, status_fault
+from glm5_service.staging.answers import (
+    CREDENTIALS_REFUSED,
+    check_range,
+    network_fault,
+    public_url,
+    status_fault,
+)
 from glm5_service.staging.body import HttpStream, body_of
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
@@ -45,7 +51,11 @@ def origin(url: str) -> tuple[str, str, int]:
 class Http:
     """A pool of connections; safe to use from many threads."""
 
-    def __init__(self, settings: StagingSettings) -> None:
+    def __init__(
+        self, settings: StagingSettings, credentials_refused: frozenset[int] = CREDENTIALS_REFUSED
+    ) -> None:
+        """`credentials_refused`: the statuses by which this kind of server refuses credentials."""
+        self._credentials_refused = credentials_refused
         self._timeout = urllib3.Timeout(connect=settings.connect_seconds, read=settings.stall_seconds)
         self._stall_seconds = settings.stall_seconds
         ca_file = settings.http.ca_file
@@ -73,7 +83,7 @@ class Http:
             if response.status not in (301, 302, 303, 307, 308):
                 if response.status >= 300 and response.status not in accept:
                     _discard(response)
-                    raise status_fault(response, url)
+                    raise status_fault(response, url, self._credentials_refused)
                 return response
             _discard(response)
             following = urljoin(url, response.headers.get("Location", ""))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import Stopped
-from glm5_service.staging.lease import Lease, Watch, read_lease, this_owner, write_lease
+from glm5_service.staging.lease import Lease, Watch, read_lease, require_lease, this_owner, write_lease
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.volume import Volume, volume_error
 
@@ -63,15 +63,22 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
 
 
 def held_revisions(volume: Volume, names: set[str], clock: Clock, stop: threading.Event) -> set[str]:
-    """Which of the revisions `names` are in use. Waits until each lease has beaten once or proved dead."""
+    """Which of the revisions `names` are in use, or may be. Waits until each lease has beaten once or proved dead."""
     watch = Watch(clock, DEAD_AFTER_SECONDS)
     leases = {path: read_lease(path) for path in volume.in_use.glob("*.json") if _revision(path) in names}
     living: set[str] = set()
     while True:
         for path, first in list(leases.items()):
-            lease = read_lease(path)
+            try:
+                lease = require_lease(path)
+            except StagingError:
+                # nobody can say that its reader is gone
+                living.add(_revision(path))
+                del leases[path]
+                continue
             if watch.is_dead(path, lease):
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
             elif lease == first:
                 continue
             elif lease is not None:

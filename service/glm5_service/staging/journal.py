@@ -5,6 +5,8 @@ One line each, appended after the bytes are written:
     w START END                                                            these bytes were written
     s COUNT                                                                the first COUNT `w` lines are on disk
 
+A journal starts with what is on disk already, and is on disk itself before it replaces the one before.
+
 After a kill the page cache still has all bytes, so every `w` counts. After a crash of the machine, or on another
 one, only those under the last `s` do. A line cut short by the kill does not count.
 """
@@ -19,7 +21,8 @@ from functools import cache
 from pathlib import Path
 
 from glm5_service.staging.coverage import Coverage
-from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.records import RemoteFile, opaque
+from glm5_service.staging.volume import read_if_there, sync_folder
 
 _WRITTEN = re.compile(r"^w (\d+) (\d+)$")
 _SYNCED = re.compile(r"^s (\d+)$")
@@ -44,16 +47,18 @@ class Entry:
 
 def transfer_identity(file: RemoteFile) -> dict[str, object]:
     """What must be equal for a transfer to continue; a new ETag starts again even under an old digest."""
-    return {**file.identity(), "etag": file.etag}
+    return {**file.identity(), "etag": opaque(file.etag)}
 
 
 def read_journal(path: Path, boot: str) -> Entry | None:
-    """What the journal at `path` says; None if it cannot be used."""
+    """What the journal at `path` says; None if there is none that says anything. Raises StagingError if it cannot be
+    read."""
+    data = read_if_there(path)
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+        lines = (data or b"").decode("utf-8", errors="replace").split("\n")[:-1]
         header = json.loads(lines[0])
         written_in = header.pop("boot")
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+    except (ValueError, LookupError, AttributeError, TypeError):
         return None
     written: list[tuple[int, int]] = []
     durable = 0
@@ -72,14 +77,20 @@ class Journal:
     """Appends to the journal of one transfer. Not thread-safe; the partial file locks."""
 
     def __init__(self, path: Path, file: RemoteFile, coverage: Coverage, boot: str) -> None:
-        """Start the journal anew with what `coverage` already has (replaces a longer one in one step)."""
+        """Start the journal anew with what `coverage` has, which must be on disk (replaces a longer one in one step)."""
         fresh = path.with_name(f"{path.name}.new")
         self._fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         self._lines = 0
-        self._append(json.dumps({**transfer_identity(file), "boot": boot}))
-        for start, end in coverage.ranges():
-            self.written(start, end)
-        os.replace(fresh, path)
+        try:
+            self._append(json.dumps({**transfer_identity(file), "boot": boot}))
+            for start, end in coverage.ranges():
+                self.written(start, end)
+            self.synced(self._lines)
+            os.replace(fresh, path)
+            sync_folder(path.parent)
+        except OSError:
+            self.close()
+            raise
 
     def written(self, start: int, end: int) -> None:
         self._append(f"w {start} {end}")

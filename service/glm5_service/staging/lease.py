@@ -17,6 +17,8 @@ from pathlib import Path
 
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.journal import boot_id
+from glm5_service.staging.reasons import StagingError
+from glm5_service.staging.volume import read_if_there
 
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -60,9 +62,18 @@ class Lease:
 def read_lease(path: Path) -> Lease | None:
     """The lease at `path`; None if there is none that can be read."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        return require_lease(path)
+    except StagingError:
+        return None
+
+
+def require_lease(path: Path) -> Lease | None:
+    """As `read_lease`; raises StagingError if the volume does not give it."""
+    data = read_if_there(path)
+    try:
+        raw = json.loads(data or b"")
         return Lease(Owner(**raw["owner"]), int(raw["beat"]), bool(raw["held"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -12,7 +12,9 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from glm5_service import __version__
-from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.reasons import StagingError
+from glm5_service.staging.records import RemoteFile, opaque
+from glm5_service.staging.volume import read_if_there
 
 MANIFEST_NAME = "manifest.json"
 
@@ -57,7 +59,7 @@ class FileRecord(BaseModel):
         if self.size != file.size:
             return False
         if file.digest is None:
-            return file.etag is not None and file.etag == self.etag
+            return file.etag is not None and opaque(file.etag) == opaque(self.etag)
         return str(file.digest) in (self.source_digest, f"sha256:{self.sha256}")
 
 
@@ -111,8 +113,28 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a published model; None if there is none that is valid."""
+    """The manifest of a published model; None if there is none that can be read and is valid."""
     try:
-        return Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
-    except (OSError, ValidationError):
+        return require_manifest(folder)
+    except StagingError:
         return None
+
+
+def require_manifest(folder: Path) -> Manifest | None:
+    """As `read_manifest`; raises StagingError if the volume does not give it."""
+    data = read_if_there(folder / MANIFEST_NAME)
+    try:
+        return Manifest.model_validate_json(data) if data is not None else None
+    except ValidationError:
+        return None
+
+
+def has_manifest(folder: Path) -> bool:
+    """False only if there is certainly none; one that is damaged, newer or out of reach for now is one."""
+    try:
+        (folder / MANIFEST_NAME).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True

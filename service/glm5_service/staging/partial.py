@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from glm5_service.staging.blocks import BlockFile, Window
@@ -38,15 +38,25 @@ def best_leftover(folder: Path, file: RemoteFile) -> tuple[Path, Entry] | None:
     return best
 
 
-def drop_foreign(folder: Path, files: Iterable[RemoteFile]) -> None:
-    """Remove partial files that none of `files` can continue, before room is counted."""
+def drop_foreign(folder: Path, files: Iterable[RemoteFile], say: Callable[[str], None]) -> None:
+    """Remove partial files that none of `files` can continue, before room is counted; `say` which and why."""
     wanted = {file.name: file for file in files}
     for data in sorted(folder.glob("*.partial")):
-        file = wanted.get(data.name.rsplit(".", 2)[0])
-        entry = read_journal(data.with_suffix(".journal"), boot_id())
-        if file is None or entry is None or not entry.is_about(file):
-            data.with_suffix(".journal").unlink(missing_ok=True)
+        file, journal = wanted.get(data.name.rsplit(".", 2)[0]), data.with_suffix(".journal")
+        if file is None:
+            why = "no file of this model"
+        elif (entry := read_journal(journal, boot_id())) is None:
+            why = "its journal is missing or damaged"
+        elif not entry.is_about(file):
+            why = "of another version of the file"
+        else:
+            continue
+        say(f"{data.name} is dropped: {why}")
+        try:
+            journal.unlink(missing_ok=True)
             data.unlink(missing_ok=True)
+        except OSError as error:
+            raise volume_error(error, f"cannot remove {data.name}") from error
 
 
 class Partial:
@@ -63,6 +73,8 @@ class Partial:
             self._coverage = self._adopt(folder)
             self._data = BlockFile(self.path)
             os.ftruncate(self._data.fd, file.size)
+            # of what the last run wrote only the page cache may know; the new journal calls all of it durable
+            self._data.sync()
             self._journal = Journal(self._journal_path, file, self._coverage, boot_id())
         except OSError as error:
             raise volume_error(error, f"cannot start {self.path.name}") from error
@@ -106,11 +118,12 @@ class Partial:
         with self._guard:
             self.epoch += 1
             self._coverage = Coverage()
-            self._journal.close()
             try:
-                self._journal = Journal(self._journal_path, self.file, self._coverage, boot_id())
+                fresh = Journal(self._journal_path, self.file, self._coverage, boot_id())
             except OSError as error:
                 raise volume_error(error, f"cannot start {self._journal_path.name}") from error
+            self._journal.close()
+            self._journal = fresh
 
     @property
     def frontier(self) -> int:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from glm5_service.staging.build import Build, other_builds
-from glm5_service.staging.manifest import FileRecord, Manifest, read_manifest
+from glm5_service.staging.manifest import FileRecord, Manifest, require_manifest
 from glm5_service.staging.partial import best_leftover
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing, RemoteFile
@@ -113,10 +113,11 @@ def make_plan(
 
 
 def _published(volume: Volume) -> list[tuple[Path, Manifest]]:
-    """Published revisions with valid manifests, the current one first."""
+    """Published revisions with valid manifests, the current one first. Raises StagingError where one cannot be read,
+    rather than fetch again what is here."""
     current = volume.current_revision()
     folders = sorted(volume.revisions.glob("*"), key=lambda folder: folder.resolve() != current)
-    pairs = [(folder.resolve(), read_manifest(folder)) for folder in folders]
+    pairs = [(folder.resolve(), require_manifest(folder)) for folder in folders]
     return [(folder, manifest) for folder, manifest in pairs if manifest is not None]
 
 

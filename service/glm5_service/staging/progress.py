@@ -30,6 +30,7 @@ class Progress:
     def __init__(self, out: TextIO, run_dir: Path | None, clock: Clock) -> None:
         self._out, self._clock = out, clock
         self._path = RunDir(run_dir).staging if run_dir else None
+        self._is_unwritable = False
         self._lock = threading.Lock()
         self._bar = out.isatty()
         self._begun = clock.monotonic()
@@ -153,10 +154,12 @@ class Progress:
         }
         try:
             write_text(self._path, json.dumps(state, indent=1))
+            self._is_unwritable = False
         except OSError as fault:
-            # staging must not fail for its own report; say it once and go on
-            self._path = None
-            self.say(f"cannot write staging.json: {fault.strerror}")
+            # staging must not fail for its own report; say it once and try again at the next tick
+            if not self._is_unwritable:
+                self.say(f"cannot write staging.json: {fault.strerror}")
+            self._is_unwritable = True
 
 
 def size_text(count: float) -> str:

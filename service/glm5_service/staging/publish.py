@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.inuse import held_revisions
 from glm5_service.staging.lock import TargetLock
-from glm5_service.staging.manifest import MANIFEST_NAME, FileRecord, Manifest, read_manifest
+from glm5_service.staging.manifest import MANIFEST_NAME, FileRecord, Manifest, has_manifest, read_manifest
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing
 from glm5_service.staging.verify import check_structure
@@ -69,47 +70,75 @@ def switch(volume: Volume, revision: Path, lock: TargetLock) -> None:
         raise volume_error(error, "cannot switch to the model") from error
 
 
-def prune(volume: Volume, keep: int, lock: TargetLock, clock: Clock, stop: threading.Event) -> list[str]:
-    """Remove revisions beyond the `keep` newest and folders that are no model; returns the names of those gone.
+def prune(
+    volume: Volume,
+    keep: int,
+    lock: TargetLock,
+    clock: Clock,
+    stop: threading.Event,
+    say: Callable[[str], None],
+) -> None:
+    """Remove revisions beyond the `keep` newest and folders that are no model; `say` what went and what could not.
 
-    The current revision and those in use always stay.
+    The current revision always stays, and so do those in use and those whose manifest cannot be read.
     """
     current = volume.current_revision()
-    manifests = {folder: read_manifest(folder) for folder in volume.revisions.iterdir()}
-    models = [folder for folder, manifest in manifests.items() if manifest is not None]
-    models.sort(key=lambda folder: (folder.resolve() != current, -_age_key(manifests[folder])))
-    doomed = [*models[keep:], *(folder for folder, manifest in manifests.items() if manifest is None)]
+    if current is None:
+        say(f"no revision is removed: {volume.current} cannot be followed")
+        return
+    doomed = _doomed(volume, keep, current, say)
     held = held_revisions(volume, {folder.name for folder in doomed}, clock, stop) if doomed else set()
-    gone = []
     for folder in doomed:
-        if folder.name in held or folder.resolve() == current:
+        if folder.name in held:
             continue
         lock.check()
-        trash = volume.staging / f"trash.{folder.name}"
+        trash = volume.staging / f"trash.{folder.name}.{lock.owner.nonce}"
         try:
             # out of sight first, so that no reader meets half of it
             folder.rename(trash)
             shutil.rmtree(trash)
         except OSError as error:
-            raise volume_error(error, f"cannot remove {folder}") from error
-        gone.append(folder.name)
-    return gone
+            say(_not_removed(folder, error))
+        else:
+            say(f"removed revision {folder.name}")
 
 
-def sweep(volume: Volume) -> None:
+def _doomed(volume: Volume, keep: int, current: Path, say: Callable[[str], None]) -> list[Path]:
+    """Folders that are not to be kept."""
+    models: list[tuple[Path, Manifest]] = []
+    rest: list[Path] = []
+    for folder in volume.revisions.iterdir():
+        manifest = read_manifest(folder)
+        if manifest is not None:
+            models.append((folder, manifest))
+        elif not has_manifest(folder):
+            rest.append(folder)
+        elif folder.resolve() != current:
+            # a fault that passes, or the work of a newer version: the model may be whole
+            say(f"{folder} stays, its {MANIFEST_NAME} cannot be read; remove the folder if nobody needs it")
+    models.sort(key=lambda model: (model[0].resolve() != current, -model[1].staged_at.timestamp()))
+    old = [folder for folder, _ in models[keep:]]
+    return [folder for folder in (*old, *rest) if folder.resolve() != current]
+
+
+def sweep(volume: Volume, say: Callable[[str], None]) -> None:
     """Remove what earlier runs left: partial files of other models, links and folders that were never renamed."""
     for path in (
-        *volume.partials.iterdir(),
+        *volume.partials.glob("*"),
         *volume.staging.glob("probe.*"),
         *volume.target.glob(".current.*"),
     ):
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            say(_not_removed(path, error))
     for folder in volume.staging.glob("trash.*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _age_key(manifest: Manifest | None) -> float:
-    return manifest.staged_at.timestamp() if manifest is not None else 0.0
+def _not_removed(path: Path, error: OSError) -> str:
+    # the model is published by then, so what stays costs room and no more
+    return f"cannot remove {path}: {error.strerror}; the next run that changes the volume tries again"
 
 
 def _verified(build: Build, name: str) -> FileRecord:

@@ -25,6 +25,11 @@ class Digest:
         return f"{self.kind}:{self.hex}"
 
 
+def opaque(etag: str | None) -> str | None:
+    """An ETag without its mark of weakness, which proxies put on any that passes; digests tell if bytes are equal."""
+    return etag.removeprefix("W/") if etag is not None else None
+
+
 @dataclass(frozen=True)
 class RemoteFile:
     """A file as the source lists it. `name` is its name on the volume, `key` how the source finds it again."""
@@ -41,7 +46,7 @@ class RemoteFile:
 
     def identity(self) -> dict[str, object]:
         """What must be equal for two transfers to be of the same bytes; digests outrank ETags."""
-        version = str(self.digest) if self.digest else self.etag
+        version = str(self.digest) if self.digest else opaque(self.etag)
         return {"name": self.name, "size": self.size, "version": version}
 
 

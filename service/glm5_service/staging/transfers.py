@@ -17,13 +17,18 @@ from glm5_service.staging.partial import Partial
 
 @dataclass(eq=False)
 class Transfer:
-    """One file under way. `sequential`: its server has no ranges, so one worker takes all of it."""
+    """One file under way. `sequential`: its server has no ranges, so one worker takes all of it.
+
+    `ranged`: a range was served in this run; `wholes`: answers in a row, to any worker, that were all of the file.
+    """
 
     partial: Partial
     content: Content
     parts: deque[tuple[int, int]] = field(default_factory=deque)
     active: int = 0
     sequential: bool = False
+    ranged: bool = False
+    wholes: int = 0
     damages: int = 0
     is_done: bool = False
     hashing: threading.Lock = field(default_factory=threading.Lock)
@@ -37,12 +42,13 @@ class Transfer:
 
 @dataclass(eq=False)
 class Claim:
-    """The part of a file that one worker brings; `position` is how far it is."""
+    """The part of a file that one worker brings; `position` is how far it is, `wholes` as in the transfer."""
 
     transfer: Transfer
     position: int
     end: int
     epoch: int
+    wholes: int = 0
 
     @property
     def is_stale(self) -> bool:
@@ -111,6 +117,21 @@ class Transfers:
     def open_partials(self) -> list[Partial]:
         with self._changed:
             return [transfer.partial for transfer in self._open]
+
+    def ranges_work(self, claim: Claim) -> None:
+        """The server answered `claim` with the range that was asked for."""
+        with self._changed:
+            claim.transfer.ranged, claim.transfer.wholes, claim.wholes = True, 0, 0
+
+    def is_doubtful(self, claim: Claim, patience: int) -> bool:
+        """All of the file came in place of a range. True if that is better asked again, at most `patience` times: a
+        server behind a balancer may know ranges when its neighbour does not, and what is here would be lost."""
+        transfer = claim.transfer
+        with self._changed:
+            transfer.wholes += 1
+            claim.wholes += 1
+            may_have_ranges = not transfer.sequential and (transfer.ranged or transfer.partial.done_bytes > 0)
+            return may_have_ranges and min(transfer.wholes, claim.wholes) <= patience
 
     def take_whole(self, claim: Claim) -> int:
         """The server sends the file from byte 0 whatever is asked: `claim` becomes all of it.

@@ -88,13 +88,33 @@ def volume_error(error: OSError, what: str) -> StagingError:
     return StagingError(reason, what, error.strerror or str(error))
 
 
+def read_if_there(path: Path) -> bytes | None:
+    """The bytes of a small file, None if there is no such file. Raises StagingError if it cannot be read: that is no
+    reason to take for gone what it is about."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise volume_error(error, f"cannot read {path}") from error
+
+
+def sync_file(path: Path) -> None:
+    """Make the bytes of a file durable, whoever wrote them."""
+    _sync(path, os.O_RDONLY)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames and new names in `folder` durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags)
     try:
         os.fsync(fd)
     except OSError as error:
-        # some network filesystems cannot sync a folder; they order names by themselves
+        # some network filesystems cannot sync what is not open for writing; they order names by themselves
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:

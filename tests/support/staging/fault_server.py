@@ -89,6 +89,11 @@ class FaultServer(ThreadingHTTPServer):
         """A hook for servers with an API; True if the request was answered."""
         return False
 
+    def etag(self, file: Path) -> str:
+        """The version of a file; other servers have other marks."""
+        stat = file.stat()
+        return f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
+
     def allows(self, handler: _Handler) -> bool:
         return self.token is None or handler.headers.get("Authorization") == f"Bearer {self.token}"
 
@@ -113,6 +118,11 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self.send_file(file, path)
 
+    def do_HEAD(self) -> None:
+        """Only where a server's API has it."""
+        if not self.server.answer_api(self, urlsplit(self.path).path):
+            self.plain(405)
+
     def plain(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         # a Date among the headers replaces our own
         self.send_response_only(status)
@@ -135,10 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         stat = file.stat()
         start, end, status = 0, stat.st_size, 200
-        etag = f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
+        etag = server.etag(file)
+        kind = fault.kind if fault is not None else ""
         wanted = self.headers.get("Range")
         if_range = self.headers.get("If-Range")
-        if wanted and server.ranges and (if_range in (None, etag) or not server.etags):
+        if wanted and server.ranges and kind != "whole" and (if_range in (None, etag) or not server.etags):
             first, _, last = wanted.removeprefix("bytes=").partition("-")
             start, status = int(first), 206
             if start >= end:
@@ -147,13 +158,13 @@ class _Handler(BaseHTTPRequestHandler):
             end = min(int(last) + 1, end) if last else end
         self.send_response(status)
         length = end - start
-        if fault is not None and fault.kind == "wrong length":
+        if kind == "wrong length":
             length -= 1000
         self.send_header("Content-Length", str(length))
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{stat.st_size}")
         if server.etags:
-            self.send_header("ETag", etag)
+            self.send_header("ETag", f"W/{etag}" if kind == "weak" else etag)
         self.end_headers()
         self._send_body(file, start, end, fault)
 

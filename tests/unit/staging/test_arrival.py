@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from glm5_service.staging.landing import WINDOWS, Landing, Windows
 from glm5_service.staging.partial import Partial
 from glm5_service.staging.reasons import Reason
 from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.transfers import Transfers
 
 
 @pytest.fixture
@@ -148,4 +150,21 @@ def test_no_window_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     lands.drain()
     windows.close()
     assert faults == [full] * (2 * WINDOWS)
+    partial.close()
+
+
+def test_a_whole_file_is_doubted_where_ranges_worked(tmp_path: Path) -> None:
+    """One bad moment of all workers is one answer to each; a range to any of them begins the count anew; but a server
+    that never served one is taken at its word."""
+    partial = Partial(tmp_path, RemoteFile("a.gguf", 4 * BLOCK, "key"), "one")
+    transfers = Transfers([partial], BLOCK, "glm-dsa", threading.Event())
+    first, *others = (claim for _ in range(4) if (claim := transfers.claim(None)) is not None)
+    assert not transfers.is_doubtful(first, 3)
+    transfers.ranges_work(first)
+    assert all(transfers.is_doubtful(claim, 1) for claim in (first, *others))
+    transfers.ranges_work(others[0])
+    assert transfers.is_doubtful(first, 1)
+    assert not transfers.is_doubtful(first, 1)
+    transfers.take_whole(first)
+    assert not transfers.is_doubtful(first, 3)
     partial.close()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +17,10 @@ from hypothesis import strategies as st
 from glm5_service.staging.blocks import BLOCK, BlockFile, Window
 from glm5_service.staging.coverage import Coverage
 from glm5_service.staging.digests import Hasher
-from glm5_service.staging.journal import Journal, read_journal
+from glm5_service.staging.journal import Journal, read_journal, transfer_identity
+from glm5_service.staging.manifest import FileRecord
 from glm5_service.staging.partial import Partial, best_leftover, drop_foreign
+from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.records import Digest, RemoteFile
 
 FILE = RemoteFile("a.gguf", 1000, "key", Digest("sha256", "0" * 64), '"v1"')
@@ -86,6 +92,113 @@ def test_unusable_journal_is_none(tmp_path: Path, content: bytes) -> None:
     assert read_journal(tmp_path / "j", "boot") is None
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT])
+def test_journal_out_of_reach_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A journal that the volume does not give now is no missing one: nothing is dropped, by nobody who asks."""
+    partial = Partial(tmp_path, FILE, "one")
+    put(partial, 0, b"x" * 100)
+    partial.close()
+    before = sorted(tmp_path.iterdir())
+
+    def refuse(_: Path) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        for ask in (
+            lambda: drop_foreign(tmp_path, [FILE], print),
+            lambda: best_leftover(tmp_path, FILE),
+            lambda: Partial(tmp_path, FILE, "two"),
+        ):
+            with pytest.raises(StagingError, match=os.strerror(number)):
+                ask()
+    assert sorted(tmp_path.iterdir()) == before
+    found = best_leftover(tmp_path, FILE)
+    assert found is not None
+    assert found[1].coverage.ranges() == [(0, 100)]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["before a checkpoint", "after one"])
+def test_short_run_keeps_what_it_took_over(tmp_path: Path, checkpoint: bool) -> None:
+    """A run that ends before its first checkpoint loses nothing of earlier runs, not even for another boot."""
+    first = Partial(tmp_path, FILE, "one")
+    put(first, 0, b"x" * 300)
+    if checkpoint:
+        first.checkpoint()
+    first.close()
+    Partial(tmp_path, FILE, "two").close()
+    entry = read_journal(tmp_path / "a.gguf.two.journal", "another boot")
+    assert entry is not None
+    assert entry.coverage.ranges() == [(0, 300)]
+
+
+def test_a_new_journal_says_only_what_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data first, then the journal, and only then does it replace the one before: a crash between any two is safe."""
+    first = Partial(tmp_path, FILE, "one")
+    put(first, 0, b"x" * 300)
+    first.close()
+    steps: list[str] = []
+    for name in ("fdatasync", "fsync", "replace"):
+        real = getattr(os, name)
+
+        def noted(*given: object, name: str = name, real: Callable[..., None] = real) -> None:
+            steps.append(name)
+            real(*given)
+
+        monkeypatch.setattr(os, name, noted)
+    Partial(tmp_path, FILE, "two").close()
+    # the last one is the folder's
+    assert steps == ["fdatasync", "fsync", "replace", "fsync"]
+
+
+def test_failed_restart_leaves_the_file_closable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When no new journal can be started the old one is still open, so the end of the run hides no error."""
+    partial = Partial(tmp_path, FILE, "one")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(StagingError, match="cannot start"):
+        partial.restart()
+    partial.close()
+
+
+@pytest.mark.parametrize(
+    ("listed", "journal", "why"),
+    [
+        ([], None, "no file of this model"),
+        ([FILE], "", "its journal is missing or damaged"),
+        ([replace(FILE, etag='"v2"')], None, "of another version of the file"),
+    ],
+    ids=["not listed", "no journal", "other version"],
+)
+def test_what_is_dropped_is_said(
+    tmp_path: Path, listed: list[RemoteFile], journal: str | None, why: str
+) -> None:
+    """Bytes that are thrown away are named with the reason."""
+    Partial(tmp_path, FILE, "one").close()
+    if journal is not None:
+        (tmp_path / "a.gguf.one.journal").write_text(journal)
+    said: list[str] = []
+    drop_foreign(tmp_path, listed, said.append)
+    assert said == [f"a.gguf.one.partial is dropped: {why}"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weak_etag_is_the_same_version(tmp_path: Path) -> None:
+    """A mark of weakness, which a proxy may put on any ETag, makes no other file, transfer or revision."""
+    weak = replace(FILE, etag='W/"v1"')
+    assert transfer_identity(weak) == transfer_identity(FILE)
+    bare, weak, other = (replace(FILE, digest=None, etag=etag) for etag in ('"v1"', 'W/"v1"', '"v2"'))
+    assert weak.identity() == bare.identity() != other.identity()
+    record = FileRecord.of(bare, "0", tmp_path.stat())
+    assert record.is_version_of(weak)
+    assert not record.is_version_of(other)
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -101,7 +214,7 @@ def test_other_version_is_not_continued(tmp_path: Path, other: RemoteFile) -> No
     put(partial, 0, b"x" * 100)
     partial.close()
     assert best_leftover(tmp_path, other) is None
-    drop_foreign(tmp_path, [other])
+    drop_foreign(tmp_path, [other], print)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -200,4 +313,10 @@ def test_journal_header_has_no_secret(tmp_path: Path) -> None:
     """The journal names the file and its version, not where it comes from."""
     file = RemoteFile("a.gguf", 10, "https://host/a.gguf?Signature=secret", FILE.digest, FILE.etag)
     Journal(tmp_path / "j", file, Coverage(), "boot").close()
-    assert set(json.loads((tmp_path / "j").read_text())) == {"name", "size", "version", "etag", "boot"}
+    assert set(json.loads((tmp_path / "j").read_text().splitlines()[0])) == {
+        "name",
+        "size",
+        "version",
+        "etag",
+        "boot",
+    }

@@ -206,3 +206,17 @@ def test_lease_of_a_dead_reader_is_removed(tmp_path: Path) -> None:
     assert held_revisions(volume, {"one"}, clock, threading.Event()) == set()
     assert list(volume.in_use.iterdir()) == []
     assert clock.now >= 1030
+
+
+def test_lease_out_of_reach_counts_as_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that the volume does not give now may be a living reader's."""
+    volume = published(tmp_path, "one")
+    write_lease(volume.in_use / "one~x.json", Lease(ELSEWHERE, 1, held=True))
+
+    def refuse(_: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        assert held_revisions(volume, {"one"}, FakeClock(), threading.Event()) == {"one"}
+    assert (volume.in_use / "one~x.json").exists()

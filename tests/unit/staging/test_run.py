@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -15,9 +17,12 @@ from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.command import Options, run
 from glm5_service.staging.lease import Lease, write_lease
+from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.manifest import Manifest, ModelSummary, read_manifest
 from glm5_service.staging.progress import Progress, duration_text, size_text
+from glm5_service.staging.publish import prune
 from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.volume import Volume
 from glm5_service.staging.warm import resident_bytes
 from tests.unit.staging.test_lock import ELSEWHERE, FakeClock
 
@@ -106,6 +111,28 @@ def test_where_links_fail_files_are_copied(
     assert (stage.target / "current/m.gguf").read_bytes() == (source / "m.gguf").read_bytes()
     assert (stage.target / "current/m.gguf").stat().st_ino != (source / "m.gguf").stat().st_ino
     assert stage.state["fetched_bytes"] == sum(path.stat().st_size for path in source.iterdir())
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["linked", "copied"])
+def test_what_is_recorded_is_on_disk(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """No file is vouched for that only the page cache has, also where the stager did not write it."""
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        real(fd)
+
+    if not links:
+        stage(keep=2)
+        change(source, "{ }")
+        monkeypatch.setattr("glm5_service.staging.build.Build.link", lambda *_: False)
+        monkeypatch.setattr("glm5_service.staging.plan._same_volume", lambda *_: False)
+    monkeypatch.setattr(os, "fsync", fsync)
+    stage(keep=2, refresh=True)
+    assert (stage.target / "current/m.gguf").stat().st_ino in synced
 
 
 def test_published_model_is_left_alone(stage: Runner, source: Path) -> None:
@@ -197,6 +224,115 @@ def test_folder_without_manifest_is_no_model(stage: Runner) -> None:
     stage()
     assert "half" not in stage.revisions
     assert read_manifest(stage.target / "current") is not None
+
+
+def prune_in(volume: Volume) -> list[str]:
+    """Prune to one revision; gives what was said."""
+    said: list[str] = []
+    lock = TargetLock(volume.locks, Clock(), 90, threading.Event())
+    lock.acquire(0, lambda _: None)
+    with lock:
+        prune(volume, 1, lock, Clock(), threading.Event(), said.append)
+    return said
+
+
+@pytest.mark.parametrize("fault", ["newer", "damaged", "out of reach"])
+def test_unreadable_manifest_dooms_no_revision(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """What a newer version published, and what cannot be read, may be a whole model: it stays and is named."""
+    stage(keep=2)
+    old = (stage.target / "current").resolve()
+    change(source, "{ }")
+    stage(keep=2, refresh=True)
+    manifest, real = old / "manifest.json", Path.read_bytes
+    if fault == "newer":
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema_version": 2}))
+    elif fault == "damaged":
+        manifest.write_text("{")
+
+    def read_bytes(path: Path) -> bytes:
+        if path == manifest and fault == "out of reach":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    assert prune_in(Volume(stage.target)) == [
+        f"{old} stays, its manifest.json cannot be read; remove the folder if nobody needs it"
+    ]
+    assert (old / "m.gguf").exists()
+
+
+def test_nothing_is_pruned_without_a_current_revision(stage: Runner) -> None:
+    """While it is not known which revision readers have, none goes."""
+    stage()
+    (stage.target / "revisions/half").mkdir()
+    (stage.target / "current").unlink()
+    assert prune_in(Volume(stage.target)) == [
+        f"no revision is removed: {stage.target / 'current'} cannot be followed"
+    ]
+    assert len(stage.revisions) == 2
+
+
+def test_manifest_out_of_reach_is_not_fetched_again(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume that does not give a manifest now is a fault of the volume, not a reason to stage the model anew."""
+    stage()
+    before, real = stage.revisions, Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.name == "manifest.json":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        with pytest.raises(StagingError, match="cannot read") as caught:
+            stage()
+    assert caught.value.reason is Reason.VOLUME_FAULT
+    assert stage.revisions == before
+    assert stage() is not None
+
+
+def test_leftover_that_cannot_be_removed_is_said(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the model is current a file that will not go is no failure."""
+    stage()
+    stuck = stage.target / ".staging/partial/.nfs0001"
+    stuck.touch()
+    change(source, "{ }")
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path == stuck:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert stage(refresh=True) is not None
+    assert f"cannot remove {stuck}: Device or resource busy" in stage.log.getvalue()
+    assert stage.state["phase"] == "done"
+
+
+def test_failed_sync_does_not_hide_the_error(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends for a reason keeps it when what came cannot be put on disk as well."""
+
+    def gone(*_: object) -> None:
+        raise StagingError(Reason.NOT_FOUND, "no such file")
+
+    def refuse(*_: object) -> None:
+        raise StagingError(Reason.VOLUME_FAULT, "cannot sync")
+
+    monkeypatch.setattr("glm5_service.staging.build.Build.link", lambda *_: False)
+    monkeypatch.setattr("glm5_service.staging.sources.local.LocalSource.open", gone)
+    monkeypatch.setattr("glm5_service.staging.partial.Partial.checkpoint", refuse)
+    with pytest.raises(StagingError) as caught:
+        stage()
+    assert caught.value.reason is Reason.NOT_FOUND
 
 
 def test_failure_is_told_everywhere(stage: Runner, source: Path) -> None:
@@ -331,3 +467,20 @@ def test_unwritable_run_dir_does_not_stop_staging(stage: Runner) -> None:
     stage.run_dir.write_text("a file where a folder should be")
     assert stage() is not None
     assert stage.log.getvalue().count("cannot write staging.json") == 1
+
+
+def test_report_goes_on_when_it_can_be_written_again(tmp_path: Path) -> None:
+    """A full disk for a moment does not freeze staging.json; each time it begins is said once."""
+    out, clock, blocker = io.StringIO(), FakeClock(), tmp_path / "run"
+    progress = Progress(out, blocker, clock)
+    for _ in range(2):
+        blocker.write_text("a file where a folder should be")
+        for _ in range(3):
+            clock.now += 10
+            progress.tick()
+        blocker.unlink()
+        clock.now += 10
+        progress.enter("fetching")
+        assert json.loads((blocker / "staging.json").read_text())["phase"] == "fetching"
+        shutil.rmtree(blocker)
+    assert out.getvalue().count("cannot write staging.json") == 2

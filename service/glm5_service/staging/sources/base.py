@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.answers import CREDENTIALS_REFUSED
 from glm5_service.staging.http import Http, Target
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
@@ -77,9 +78,11 @@ class Source(ABC):
 class HttpSource(Source):
     """A source whose files are read over HTTP; a scheme adds its listing and how a file is addressed."""
 
+    credentials_refused = CREDENTIALS_REFUSED
+
     def __init__(self, settings: StagingSettings) -> None:
         self.settings = settings
-        self.http = Http(settings)
+        self.http = Http(settings, self.credentials_refused)
 
     @abstractmethod
     def locate(self, file: RemoteFile, fresh: bool) -> Target:

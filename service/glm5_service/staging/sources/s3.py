@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoC
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.answers import CREDENTIALS_REFUSED
 from glm5_service.staging.faults import Transient
 from glm5_service.staging.http import Target
 from glm5_service.staging.reasons import Reason, StagingError
@@ -25,11 +27,16 @@ from glm5_service.staging.records import Digest, RemoteFile
 from glm5_service.staging.sources.base import HttpSource
 
 URL_LIFETIME_SECONDS = 3600
+# codes of a 400; the answer to HEAD has no body, so there the code is the bare status
+CREDENTIALS_OVER = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"})
 _ETAG = re.compile(r'^"(?P<hex>[0-9a-f]{32})(-(?P<parts>\d+))?"$')
 
 
 class S3Source(HttpSource):
     """Objects under a prefix of a bucket. `key` is the object's key."""
+
+    # a session token that is over is a 400 here
+    credentials_refused = CREDENTIALS_REFUSED | {400}
 
     def __init__(self, uri: str, settings: StagingSettings) -> None:
         super().__init__(settings)
@@ -47,16 +54,19 @@ class S3Source(HttpSource):
             else self._prefix.rpartition("/")[0] + "/"
         )
         base = "" if base == "/" else base
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix
-        )
-        found = self._ask(lambda: [item for page in pages for item in page.get("Contents", [])])
+        found = self._ask(self._contents)
         files = [RemoteFile(item["Key"].removeprefix(base), item["Size"], item["Key"]) for item in found]
         # a prefix without its slash names a folder; a name that merely starts alike is another model
         folder = f"{self._prefix.removeprefix(base)}/"
         if any(file.name.startswith(folder) for file in files):
             files = [replace(f, name=f.name.removeprefix(folder)) for f in files if f.name.startswith(folder)]
         return [file for file in files if not file.key.endswith("/")]
+
+    def _contents(self) -> list[dict[str, Any]]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix
+        )
+        return [item for page in pages for item in page.get("Contents", [])]
 
     def complete(self, file: RemoteFile) -> RemoteFile:
         head = self._head(file, ChecksumMode="ENABLED")
@@ -114,7 +124,17 @@ class S3Source(HttpSource):
             config=config,
         )
 
-    def _ask(self, question: Any) -> Any:
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """The answer; credentials that are refused are read anew once."""
+        try:
+            return self._ask_once(question)
+        except StagingError as error:
+            if error.reason is not Reason.UNAUTHORIZED:
+                raise
+        self._client = self._connect()
+        return self._ask_once(question)
+
+    def _ask_once(self, question: Callable[[], Any]) -> Any:
         where = f"s3://{self._bucket}"
         try:
             return question()
@@ -123,7 +143,7 @@ class S3Source(HttpSource):
         except ClientError as error:
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             code = error.response.get("Error", {}).get("Code", "")
-            raise _refusal(status, f"{status} {code} from {where}") from error
+            raise _refusal(status, code, f"{status} {code} from {where}") from error
         except HTTPClientError as error:
             raise Transient(Reason.UNREACHABLE, f"{type(error).__name__} from {where}") from error
         except BotoCoreError as error:
@@ -137,8 +157,8 @@ def _checksum(head: dict[str, Any]) -> Digest | None:
     return Digest("sha256", base64.b64decode(value).hex())
 
 
-def _refusal(status: int, value: str) -> Exception:
-    if status in (401, 403):
+def _refusal(status: int, code: str, value: str) -> Exception:
+    if status in CREDENTIALS_REFUSED or code in CREDENTIALS_OVER:
         return StagingError(Reason.UNAUTHORIZED, "source refused the credentials", value)
     if status == 404:
         return StagingError(Reason.NOT_FOUND, "source has no such bucket or object", value)
