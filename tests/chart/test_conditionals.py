@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.chart import containers, objects, one, pod_of
+from tests.support.chart import CHART, containers, objects, one, pod_of
 
 pytestmark = pytest.mark.chart
 
@@ -19,6 +20,8 @@ def kinds(values: dict[str, Any], base: str = "rtx-pro-6000", kube: str = "1.31.
     """What is rendered, as Kind/name."""
     return {f"{item['kind']}/{item['metadata']['name']}" for item in objects(base, values, kube=kube)}
 
+
+APPS = {"networkPolicy": {"apiFrom": [{"namespaceSelector": {"matchLabels": {"team": "apps"}}}]}}
 
 # values -> the objects they add to (or, with a minus, take from) the render of the base
 OBJECTS: dict[str, tuple[dict[str, Any], set[str]]] = {
@@ -30,9 +33,9 @@ OBJECTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "events": ({"events": {"enabled": True}}, {"Role/glm5-events", "RoleBinding/glm5-events"}),
     "no service account": ({"serviceAccount": {"create": False}}, {"-ServiceAccount/glm5"}),
     "no policy": ({"networkPolicy": {"enabled": False}}, {"-NetworkPolicy/glm5", "-NetworkPolicy/glm5-test"}),
-    "ingress": ({"ingress": {"enabled": True, "hosts": ["a"]}}, {"Ingress/glm5"}),
-    "route": ({"httpRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}}, {"HTTPRoute/glm5"}),
-    "pool": ({"inferencePool": {"enabled": True, "endpointPicker": "e"}}, {"InferencePool/glm5"}),
+    "ingress": (APPS | {"ingress": {"enabled": True, "hosts": ["a"]}}, {"Ingress/glm5"}),
+    "route": (APPS | {"httpRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}}, {"HTTPRoute/glm5"}),
+    "pool": (APPS | {"inferencePool": {"enabled": True, "endpointPicker": "e"}}, {"InferencePool/glm5"}),
     "pod monitor": ({"podMonitor": {"enabled": True}}, {"PodMonitor/glm5"}),
     "service monitor": ({"serviceMonitor": {"enabled": True}}, {"ServiceMonitor/glm5"}),
     "budget": ({"podDisruptionBudget": {"enabled": True}}, {"PodDisruptionBudget/glm5"}),
@@ -292,21 +295,84 @@ def test_engine_has_no_egress_when_a_job_stages() -> None:
     assert [port["port"] for rule in init["egress"] for port in rule["ports"]] == [53, 53, 443]
 
 
-def test_job_is_named_by_what_it_stages() -> None:
-    """Another source is another Job, since a Job cannot be changed; another drain time is not."""
-    shared = {
-        "model": {"volume": {"type": "existingClaim", "existingClaim": "c"}},
-        "staging": {"mode": "job"},
-    }
+CLAIM = {"volume": {"type": "existingClaim", "existingClaim": "c"}}
+BY_JOB: dict[str, Any] = {"model": CLAIM, "staging": {"mode": "job"}}
+# values that the Job has nothing to do with, and values that it has
+NOT_OF_THE_JOB: list[dict[str, Any]] = [
+    {"drainSeconds": 1},
+    {"replicas": 0},
+    {"engine": {"cpus": 8}},
+    {"images": {"engine": {"tag": "x"}}},
+    {"settings": {"health": {"stall_seconds": 5}}},
+    {"podLabels": {"team": "llm"}},
+]
+OF_THE_JOB: list[dict[str, Any]] = [
+    {"model": CLAIM | {"quantisation": "Q8_0"}},
+    {"model": {"volume": {"type": "existingClaim", "existingClaim": "d"}}},
+    {"model": {"volume": {"type": "hostPath", "hostPath": "/m"}}},
+    {"staging": {"mode": "job", "connections": 4}},
+    {"staging": {"mode": "job", "memory": "1Gi"}},
+    {"staging": {"mode": "job", "warm": True}},
+    {"staging": {"mode": "job", "credentials": {"existingSecret": "s"}}},
+    {"settings": {"staging": {"lock_wait_seconds": 5}}},
+    {"images": {"service": {"tag": "x"}}},
+    {"images": {"pullSecrets": ["login"]}},
+    {"security": {"runAsUser": 5}},
+    {"nodeSelector": {"pool": "gpu"}},
+    {"tolerations": []},
+    {"gpu": {"products": []}},
+    {"serviceAccount": {"name": "other"}},
+    {"commonLabels": {"owner": "platform"}},
+    {"nameOverride": "glm"},
+]
 
-    def name(values: dict[str, Any]) -> str:
-        items = objects(values=shared | values)
-        return next(str(item["metadata"]["name"]) for item in items if item["kind"] == "Job")
 
-    assert name({}) == name({"drainSeconds": 1})
-    assert name({}) != name(
-        {"engine": {"contextLength": None}, "model": shared["model"] | {"quantisation": "Q8_0"}}
-    )
+def job(values: dict[str, Any], **how: Any) -> dict[str, Any]:
+    """The staging Job of a release whose model comes by one."""
+    return next(item for item in objects(values=BY_JOB | values, **how) if item["kind"] == "Job")
+
+
+def test_jobs_of_one_name_are_the_same() -> None:
+    """Jobs of one name have one spec: a Job cannot be changed, and an upgrade that tries to ends half applied."""
+    specs: dict[str, Any] = {}
+    for values in [{}, *NOT_OF_THE_JOB, *OF_THE_JOB]:
+        found = job(values)
+        assert specs.setdefault(found["metadata"]["name"], found["spec"]) == found["spec"], values
+
+    assert len(specs) == 1 + len(OF_THE_JOB)
+
+
+def test_new_chart_of_the_same_images_is_the_same_job(tmp_path: Path) -> None:
+    """A chart with a new version and the images it had stages nothing again."""
+    newer = tmp_path / "glm5"
+    shutil.copytree(CHART, newer)
+    about = newer / "Chart.yaml"
+    about.write_text(about.read_text().replace("\nversion: ", "\nversion: 9"))
+    before, after = job({}), job({}, chart=newer)
+
+    assert before["metadata"]["labels"] != after["metadata"]["labels"]
+    assert (before["metadata"]["name"], before["spec"]) == (after["metadata"]["name"], after["spec"])
+
+
+def test_name_of_the_job_fits_into_a_label() -> None:
+    """The Job's name has at most 63 characters, which its pods bear as a label."""
+    assert len(job({"fullnameOverride": "n" * 60})["metadata"]["name"]) <= 63
+
+
+def test_release_beside_stages_what_an_upgrade_asks_for() -> None:
+    """A release that only stages, onto the claim of one that serves, brings the model that this one is upgraded to."""
+    new = {"source": "hf://org/repo@new/folder", "tokenizerSource": "hf://org/tokenizer"}
+    claim = {"volume": {"type": "existingClaim", "existingClaim": "model-glm5-0"}}
+    beside = {"model": new | claim, "staging": {"mode": "job", "keep": 2}, "replicas": 0}
+
+    def staged(values: dict[str, Any], release: str) -> dict[str, Any]:
+        items = objects(values=values, release=release)
+        settings: dict[str, Any] = yaml.safe_load(one(items, "ConfigMap", release)["data"]["glm5.yaml"])[
+            "staging"
+        ]
+        return settings
+
+    assert staged(beside, "glm5-next") == staged({"model": new}, "glm5") | {"keep": 2}
 
 
 def test_pod_restarts_for_settings_and_not_for_chart_versions() -> None:
@@ -317,6 +383,50 @@ def test_pod_restarts_for_settings_and_not_for_chart_versions() -> None:
 
     assert before["metadata"]["annotations"] != after["metadata"]["annotations"]
     assert "0.1.0" not in str(before["metadata"]["labels"])
+
+
+@pytest.mark.parametrize("base", ["several-replicas", "everything"])
+def test_labels_of_pods_know_no_version(base: str) -> None:
+    """No pod of the release is replaced for the chart's version alone."""
+    templates = [item["spec"]["template"] for item in objects(base) if "template" in item.get("spec", {})]
+
+    assert len(templates) == 2
+    assert [t["metadata"]["labels"] for t in templates if "0.1.0" in str(t["metadata"]["labels"])] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, 0),
+        ({"replicas": 3}, 1),
+        ({"replicas": 3, "autoscaling": {"enabled": True}}, 0),
+        ({"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 4}}, 1),
+        ({"keda": {"enabled": True, "minReplicas": 2, "prometheus": "http://p"}}, 1),
+    ],
+)
+def test_drain_waits_for_the_only_replica(values: dict[str, Any], wanted: int) -> None:
+    """A drain may take one replica if there are always two or more, by the value or by the scaler if there is one."""
+    items = objects(values=values | {"podDisruptionBudget": {"enabled": True}})
+
+    assert one(items, "PodDisruptionBudget")["spec"]["maxUnavailable"] == wanted
+
+
+def test_router_waits_for_the_first_replica() -> None:
+    """The router has twice the staging, the start-up and 300 s until a replica is there; before that nothing kills it."""
+    values = {"startup": {"budgetSeconds": 4001}, "staging": {"networkGBps": 1}}
+    spec = one(objects("several-replicas", values), "Deployment", "glm5-router")["spec"]
+    router = spec["template"]["spec"]["containers"][0]
+    seconds = 2 * 402 + 4001 + 300
+
+    assert f"--worker-startup-timeout-secs={seconds}" in router["args"]
+    assert spec["progressDeadlineSeconds"] == seconds
+    # it listens when the first replica is healthy, and not before
+    assert router["startupProbe"]["tcpSocket"] == {"port": "http"}
+    assert (
+        seconds
+        <= router["startupProbe"]["periodSeconds"] * router["startupProbe"]["failureThreshold"]
+        < seconds + 10
+    )
 
 
 def test_router_knows_every_replica_by_name() -> None:
@@ -346,6 +456,18 @@ def test_ranks_of_several_nodes_find_their_leader() -> None:
 
     assert [*leader["args"], "--headless"] == worker["args"]
     assert ("readinessProbe" in leader, "readinessProbe" in worker) == (True, False)
+
+
+def test_leader_has_a_name_that_no_service_of_the_chart_takes() -> None:
+    """Each replica of several nodes has a headless Service of its own; a shared one would take the API Service's name."""
+    items = objects("several-nodes")
+    group = one(items, "LeaderWorkerSet")
+
+    assert one(items, "Service")["metadata"]["name"] == group["metadata"]["name"]
+    assert group["spec"]["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
+    assert [
+        item for item in items if item["kind"] == "Service" and item["metadata"]["name"].endswith("-0")
+    ] == []
 
 
 def test_claims_are_kept_unless_told_otherwise() -> None:

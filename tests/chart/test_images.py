@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,47 @@ def test_every_image_names_its_user() -> None:
 
     assert len(users) == 4
     assert [stage.splitlines()[0] for stage in users if "ARG USER_ID" not in stage.split("USER ")[0]] == []
+
+
+@pytest.mark.parametrize("tool", ["docker", "buildah"])
+def test_build_pushes_and_saves_with_either_tool(tool: str, tmp_path: Path) -> None:
+    """PUSH sends each image to its registry and TAR keeps an archive of it; without them neither is done."""
+    tag = f"registry.example/glm5-service:{_version()}"
+    archive = tmp_path / "service.tar"
+    save, push = {
+        "docker": (f"save -o {archive} {tag}", f"push -q {tag}"),
+        "buildah": (f"push -q {tag} docker-archive:{archive}:{tag}", f"push {tag}"),
+    }[tool]
+
+    plain = _calls_of_build(tool, tmp_path)
+    assert any(call.endswith(".") and f"-t {tag} " in call for call in plain)
+    assert [call for call in plain if call.split()[0] in ("save", "push")] == []
+    assert [call for call in _calls_of_build(tool, tmp_path, PUSH="1") if call not in plain] == [push]
+    assert [call for call in _calls_of_build(tool, tmp_path, TAR="1") if call not in plain] == [save]
+
+
+def test_local_bases_are_built_on_with_the_tool_that_has_them(tmp_path: Path) -> None:
+    """A base that buildah made is not asked of docker."""
+    assert _calls_of_build("docker", tmp_path, LOCAL_BASE="1") == []
+    assert any(call.startswith("bud") for call in _calls_of_build("buildah", tmp_path, LOCAL_BASE="1"))
+
+
+def _version() -> str:
+    text = (ROOT / "service" / "pyproject.toml").read_text()
+    return text.split('\nversion = "')[1].split('"')[0]
+
+
+def _calls_of_build(tool: str, folder: Path, **environment: str) -> list[str]:
+    """What docker/build asks of `tool` for one image; both are there, and docker runs unless buildah is meant."""
+    calls = folder / "calls"
+    for name in ("docker", "buildah"):
+        runs = 1 if (name, tool) == ("docker", "buildah") else 0
+        log = f'echo "$*" >> {calls}' if name == tool else ":"
+        (folder / name).write_text(f"#!/bin/sh\n[ $1 != info ] || exit {runs}\n{log}\n")
+        (folder / name).chmod(0o755)
+    calls.write_text("")
+    given = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": os.environ.get("HOME", "/")}
+    given |= {"OUT": str(folder), "REGISTRY": "registry.example"}
+    command = [str(ROOT / "docker" / "build"), "service"]
+    subprocess.run(command, env=given | environment, check=True, capture_output=True)
+    return calls.read_text().splitlines()

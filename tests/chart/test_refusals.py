@@ -49,7 +49,12 @@ CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
     "two backends": (
         "rtx-pro-6000",
         {"engine": {"attentionBackend": "TRITON_MLA_SPARSE", "expectedBackend": "FLASHMLA_SPARSE"}},
-        "would never turn ready",
+        "expectedBackend is FLASHMLA_SPARSE; expected auto, TRITON_MLA_SPARSE or none",
+    ),
+    "a backend that attests nothing": (
+        "h200",
+        {"engine": {"attentionBackend": "FLASHMLA_SPARSE"}},
+        "attentionBackend asks for FLASHMLA_SPARSE, which attests nothing; expected none",
     ),
     "small shm": ("rtx-pro-6000", {"engine": {"shmSize": "64Mi"}}, "expected at least 17Gi"),
     "cache beyond memory": (
@@ -65,6 +70,31 @@ CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
     "short start-up": ("rtx-pro-6000", {"startup": {"budgetSeconds": 600}}, "startup.budgetSeconds is 600"),
     "ingress without host": ("rtx-pro-6000", {"ingress": {"enabled": True}}, "ingress.hosts is empty"),
     "route without gateway": ("rtx-pro-6000", {"httpRoute": {"enabled": True}}, "parentRefs is empty"),
+    "ingress that may not come in": (
+        "rtx-pro-6000",
+        {"ingress": {"enabled": True, "hosts": ["a"]}},
+        "networkPolicy.apiFrom is empty with ingress",
+    ),
+    "route that may not come in": (
+        "rtx-pro-6000",
+        {"httpRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}},
+        "networkPolicy.apiFrom is empty with httpRoute",
+    ),
+    "pool that may not come in": (
+        "rtx-pro-6000",
+        {"inferencePool": {"enabled": True, "endpointPicker": "e"}},
+        "networkPolicy.apiFrom is empty with inferencePool",
+    ),
+    "balancer that may not come in": (
+        "several-replicas",
+        {"service": {"type": "LoadBalancer"}},
+        "networkPolicy.apiFrom is empty with service.type LoadBalancer",
+    ),
+    "node port that may not come in": (
+        "rtx-pro-6000",
+        {"service": {"type": "NodePort"}},
+        "networkPolicy.apiFrom is empty with service.type NodePort",
+    ),
     "pool without picker": ("rtx-pro-6000", {"inferencePool": {"enabled": True}}, "endpointPicker is empty"),
     "two monitors": (
         "rtx-pro-6000",
@@ -94,6 +124,11 @@ CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
         "several-nodes",
         {"router": {"enabled": True}, "replicas": 2},
         "multiNode and router",
+    ),
+    "nodes that draft": (
+        "several-nodes",
+        {"engine": {"mtpTokens": 1}},
+        "engine.mtpTokens is 1 with multiNode; expected 0",
     ),
     "nodes on cpu": ("cpu-demo", {"multiNode": {"enabled": True}}, "multiNode on profile cpu"),
     "claims on old server": (
@@ -128,10 +163,35 @@ def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
 def test_all_at_once() -> None:
     """Everything that is wrong is said in one go."""
     output = render(
-        values={"images": {"registry": ""}, "ingress": {"enabled": True}, "router": {"enabled": True}}
+        values={
+            "images": {"registry": ""},
+            "podMonitor": {"enabled": True},
+            "serviceMonitor": {"enabled": True},
+        }
+        | {"router": {"enabled": True}}
     )
 
     assert "3 values do not fit together" in output.stderr
+
+
+def test_doors_are_let_in_together() -> None:
+    """Every way from outside is named in one sentence, and what to paste lets all of them in, and the namespace still."""
+    values = {
+        "ingress": {"enabled": True, "hosts": ["a"]},
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "g", "namespace": "edge"}]},
+        "service": {"type": "LoadBalancer"},
+    }
+    text = render(values=values).stderr
+    cure = yaml.safe_load(text.split("Paste:\n", 1)[1].split("\n\n", 1)[0])
+
+    assert "apiFrom is empty with ingress and httpRoute and service.type LoadBalancer" in text
+    assert cure["networkPolicy"]["apiFrom"] == [
+        {"podSelector": {}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "edge"}}},
+        {"ipBlock": {"cidr": "10.0.0.0/8"}},
+    ]
+    assert render(values=values | {"networkPolicy": {"enabled": False}}).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -151,6 +211,8 @@ def test_all_at_once() -> None:
         ({"api": {"extraRoutes": ["/v1/responses"]}}, "extraRoutes"),
         ({"drainSeconds": -1}, "drainSeconds"),
         ({"security": {"runAsUser": 0}}, "runAsUser"),
+        ({"keda": {"minReplicas": 0}}, "minReplicas"),
+        ({"autoscaling": {"minReplicas": 0}}, "minReplicas"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tests.monitoring.stories import (
     BACKEND,
     CARD,
     POD,
     REPLICAS,
     Story,
+    Values,
     counter,
     gone,
     healthy,
@@ -51,6 +54,46 @@ def nothing_else(minutes: int) -> dict[str, None]:
     return dict.fromkeys(healthy(minutes))
 
 
+def dies(minutes: int, serves: int, loads: int, last_word: str = "failed") -> dict[str, Values | None]:
+    """Over and over: ready for so long, ended for a minute, loading for so long; killed, it never says that it failed."""
+
+    def repeated(*values: float) -> Values:
+        """A value while it serves, one for the minute of its end, one while it loads."""
+        return (steps(*zip(values, (serves, 1, loads), strict=True)) * minutes)[:minutes]
+
+    return {
+        READY: repeated(1, 0, 0), STARTED: repeated(1, serves > 0, 0), PENDING: repeated(2, 0, 0), TOKENS: None,
+        phase("ready"): repeated(1, 0, 0), phase("loading"): repeated(0, last_word == "loading", 1),
+        phase("failed"): repeated(0, last_word == "failed", 0),
+        STARTUP: ([*steps((60 * loads, serves + 1)), *ramp(0, 60, loads)] * minutes)[:minutes],
+        of_pod("glm5_sidecar_scrape_success", target="supervisor"): repeated(1, 0, 1),
+        of_pod("glm5_sidecar_scrape_success", target="engine"): repeated(1, 0, 0),
+    }  # fmt: skip
+
+
+def replaced(every: int, before: Mapping[str, Values | None]) -> dict[str, Values | None]:
+    """`before` with a pod at another address after every so many minutes."""
+    series = dict(before)
+    for name in (STARTED, STARTUP):
+        values = series.pop(name) or []
+        series[name] = None
+        for begin in range(0, len(values), every):
+            after = len(values) - begin - every
+            series[name.replace("}", f',instance="{begin}"}}')] = [
+                *steps((None, begin)), *values[begin:][:every], *steps((None, after)),
+            ]  # fmt: skip
+    return series
+
+
+def upgraded(minutes: int, *at: int, took: int) -> dict[str, Values]:
+    """Upgrades at these minutes; the last page before ready came three seconds late each time."""
+    series = healthy(minutes)
+    for begin in at:
+        series = restarted(minutes, begin, took, series)
+        series[STARTUP][begin + took - 1] = 60 * took + 3
+    return series
+
+
 TTFT = ("vllm:time_to_first_token_seconds", "10.0")
 INTER_TOKEN = ("vllm:inter_token_latency_seconds", "0.1")
 SLO = {"namespace": "llm", "release": "glm5"}
@@ -79,6 +122,16 @@ FIRING = [
             of_pod("glm5_sidecar_scrape_success", target="supervisor"): steps((0, 30)),
         },
         {"GLM5EngineFailed": CRITICAL},
+    ),
+    Story("ends by itself late in each load", 240, dies(240, 0, 14), {"GLM5EngineRestarting": CRITICAL}),
+    Story("is killed late in each load", 240, dies(240, 0, 24, "loading"), {"GLM5EngineRestarting": CRITICAL}),
+    Story(
+        "a group of nodes is recreated whenever it ends", 240, replaced(15, dies(240, 0, 14)),
+        {"GLM5EngineRestarting": CRITICAL},
+    ),
+    Story("ends by itself some time after each load", 240, dies(240, 20, 12), {"GLM5EngineRestarting": CRITICAL}),
+    Story(
+        "starts within a minute and ends again and again", 120, dies(120, 20, 1), {"GLM5EngineRestarting": CRITICAL}
     ),
     Story(
         "a rank runs another backend", 10,
@@ -249,6 +302,8 @@ SILENT = [
     ),
     Story("scaled to zero and back", 240, {**gone(240, 30, 180), REPLICAS: steps((1, 30), (0, 150), (1, 60))}),
     Story("the container restarts once and starts within its budget", 120, restarted(120, 36, 24, healthy(120))),
+    Story("two upgrades within an hour", 180, upgraded(180, 20, 60, took=24)),
+    Story("an upgrade every hour", 240, upgraded(240, 20, 80, 140, 200, took=24)),
     Story(
         "fails once and starts again", 90,
         {**restarted(90, 31, 20, healthy(90)), phase("failed"): steps((0, 30), (1, 1), (0, 59)),

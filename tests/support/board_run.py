@@ -194,7 +194,7 @@ def load(pod: Pod) -> None:
 
 
 def _compile(pod: Pod, serving: Serving) -> None:
-    (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": 4, "mark": True}))
+    (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": 10, "mark": True}))
     pod.seen("glm5_kernel_compiling == 1")
     until(lambda: pod.prometheus.value("glm5_kernel_compiling == 0") is not None, "compiled")
 

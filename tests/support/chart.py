@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.support.kube_api import kubeconfig_of
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "glm5"
@@ -33,13 +36,19 @@ def helm(*argv: str, name: str = "helm4", stdin: str | None = None) -> subproces
 
 
 def render(
-    base: str = "rtx-pro-6000", values: Manifest | None = None, *, kube: str = "1.31.0", name: str = "helm4"
+    base: str = "rtx-pro-6000",
+    values: Manifest | None = None,
+    *,
+    kube: str = "1.31.0",
+    name: str = "helm4",
+    release: str = "glm5",
+    chart: Path = CHART,
 ) -> subprocess.CompletedProcess[str]:
     """`helm template` of a value file with further values laid over it."""
     argv = [
         "template",
-        "glm5",
-        str(CHART),
+        release,
+        str(chart),
         "--namespace",
         "llm",
         "--kube-version",
@@ -50,11 +59,23 @@ def render(
     return helm(*argv, "-f", "-", name=name, stdin=yaml.safe_dump(values or {}))
 
 
-def objects(
-    base: str = "rtx-pro-6000", values: Manifest | None = None, *, kube: str = "1.31.0", name: str = "helm4"
-) -> list[Manifest]:
-    """Rendered objects in order of kind and name."""
-    output = render(base, values, kube=kube, name=name)
+def render_beside(
+    there: Manifest, values: Manifest, base: str = "rtx-pro-6000"
+) -> subprocess.CompletedProcess[str]:
+    """`helm template` that looks up the StatefulSet of the release as an upgrade does; Helm 4 would ask for more."""
+    with tempfile.TemporaryDirectory() as folder, kubeconfig_of(there, Path(folder)) as config:
+        argv = ["template", "glm5", str(CHART), "-n", "llm", "-f", str(VALUES[base]), "-f", "-"]
+        argv += ["--dry-run=server", "--kubeconfig", str(config)]
+        return helm(*argv, name="helm3", stdin=yaml.safe_dump(values))
+
+
+def objects(base: str = "rtx-pro-6000", values: Manifest | None = None, **how: Any) -> list[Manifest]:
+    """Rendered objects in order of kind and name; `how` is that of `render`."""
+    return objects_of(render(base, values, **how))
+
+
+def objects_of(output: subprocess.CompletedProcess[str]) -> list[Manifest]:
+    """Objects that helm wrote, in order of kind and name."""
     assert output.returncode == 0, output.stderr
     found = [document for document in yaml.safe_load_all(output.stdout) if document]
     return sorted(found, key=lambda item: (item["kind"], item["metadata"]["name"]))

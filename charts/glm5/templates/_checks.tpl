@@ -4,7 +4,7 @@ fails once with all of them.
 */}}
 {{- define "glm5.checks" -}}
 {{- $found := list -}}
-{{- range list "glm5.checks.images" "glm5.checks.api" "glm5.checks.model" "glm5.checks.engine" "glm5.checks.times" "glm5.checks.access" "glm5.checks.replicas" "glm5.checks.nodes" "glm5.checks.cluster" -}}
+{{- range list "glm5.checks.images" "glm5.checks.api" "glm5.checks.model" "glm5.checks.engine" "glm5.checks.times" "glm5.checks.access" "glm5.checks.doors" "glm5.checks.replicas" "glm5.checks.nodes" "glm5.checks.cluster" -}}
 {{- $found = concat $found (include . $ | fromYamlArray) -}}
 {{- end -}}
 {{- toYaml $found -}}
@@ -69,9 +69,13 @@ fails once with all of them.
 - problem: "engine.decodeContextParallelSize is {{ $e.decodeContextParallelSize }}; expected a divisor of tensorParallelSize, {{ $e.tensorParallelSize }}."
   paste: "engine:\n  decodeContextParallelSize: {{ $e.tensorParallelSize }}"
 {{- end }}
-{{- if and $e.attentionBackend (not (has $e.expectedBackend (list "auto" "none" $e.attentionBackend))) }}
-- problem: "engine.expectedBackend is {{ $e.expectedBackend }} while attentionBackend asks for {{ $e.attentionBackend }}; the pod would never turn ready."
-  paste: "engine:\n  expectedBackend: {{ $e.attentionBackend }}"
+{{- $own := ternary "TRITON_MLA_SPARSE" "TORCH_MLA_SPARSE" (eq .Values.profile "cuda") -}}
+{{- if not (has $e.expectedBackend (list "auto" "none" $own)) }}
+- problem: "engine.expectedBackend is {{ $e.expectedBackend }}; expected auto, {{ $own }} or none: vLLM's own backends attest nothing, and the pod would never turn ready."
+  paste: "engine:\n  attentionBackend: {{ $e.expectedBackend }}\n  expectedBackend: none"
+{{- else if and $e.attentionBackend (ne $e.attentionBackend $own) (ne $e.expectedBackend "none") }}
+- problem: "engine.expectedBackend is {{ $e.expectedBackend }} while attentionBackend asks for {{ $e.attentionBackend }}, which attests nothing; expected none, or the pod would never turn ready."
+  paste: "engine:\n  expectedBackend: none"
 {{- end }}
 {{- if lt (include "glm5.shmMib" . | int) (include "glm5.shmLeastMib" . | int) }}
 - problem: "engine.shmSize is {{ $e.shmSize }}; expected at least {{ div (include "glm5.shmLeastMib" .) 1024 }}Gi for tensorParallelSize {{ $e.tensorParallelSize }}, or empty."
@@ -121,6 +125,29 @@ fails once with all of them.
 {{- end }}
 {{- end -}}
 
+{{/* Ways from outside the namespace, which the policy's default keeps shut. What to paste opens each, and the namespace as before. */}}
+{{- define "glm5.checks.doors" -}}
+{{- $doors := list -}}
+{{- $peers := list (dict "podSelector" dict) -}}
+{{- if .Values.ingress.enabled -}}
+{{- $doors = append $doors "ingress" -}}
+{{- $peers = append $peers (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" "ingress-nginx"))) -}}
+{{- end -}}
+{{- if or .Values.httpRoute.enabled .Values.inferencePool.enabled -}}
+{{- $doors = append $doors (ternary "httpRoute" "inferencePool" .Values.httpRoute.enabled) -}}
+{{- $gateway := first (append .Values.httpRoute.parentRefs dict) -}}
+{{- $peers = append $peers (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" ($gateway.namespace | default "gateways")))) -}}
+{{- end -}}
+{{- if ne .Values.service.type "ClusterIP" -}}
+{{- $doors = append $doors (printf "service.type %s" .Values.service.type) -}}
+{{- $peers = append $peers (dict "ipBlock" (dict "cidr" "10.0.0.0/8")) -}}
+{{- end -}}
+{{- if and $doors .Values.networkPolicy.enabled (not .Values.networkPolicy.apiFrom) }}
+- problem: "networkPolicy.apiFrom is empty with {{ join " and " $doors }}, so that only pods of this namespace reach the API; expected the peers that requests come from: the namespace of the controller's or gateway's pods, or the addresses that a load balancer or node port sends from. What is listed replaces the default, podSelector: {}."
+  paste: {{ toYaml (dict "networkPolicy" (dict "apiFrom" $peers)) | toJson }}
+{{- end }}
+{{- end -}}
+
 {{- define "glm5.checks.replicas" -}}
 {{- $v := .Values -}}
 {{- if and $v.router.enabled (lt (int $v.replicas) 2) }}
@@ -160,6 +187,10 @@ fails once with all of them.
   paste: "{{ $name }}:\n  enabled: false"
 {{- end }}
 {{- end }}
+{{- if .Values.engine.mtpTokens }}
+- problem: "engine.mtpTokens is {{ .Values.engine.mtpTokens }} with multiNode; expected 0, a draft model from the GGUF runs only where the whole model is on one node."
+  paste: "engine:\n  mtpTokens: 0"
+{{- end }}
 {{- if eq .Values.profile "cpu" }}
 - problem: "multiNode on profile cpu; expected profile cuda."
   paste: "multiNode:\n  enabled: false"
@@ -180,7 +211,7 @@ fails once with all of them.
 {{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
 {{- if and $there (eq .Values.model.volume.type "claim") }}
 {{- range $there.spec.volumeClaimTemplates }}
-{{- if ne .spec.resources.requests.storage $.Values.model.volume.size }}
+{{- if not (include "glm5.sameSize" (list .spec.resources.requests.storage $.Values.model.volume.size)) }}
 - problem: "model.volume.size is {{ $.Values.model.volume.size }} while the claims have {{ .spec.resources.requests.storage }}; a StatefulSet cannot change it. Enlarge each claim with `kubectl -n {{ $.Release.Namespace }} patch pvc model-{{ $name }}-0 -p '{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"{{ $.Values.model.volume.size }}\"}}}}'`, then `kubectl -n {{ $.Release.Namespace }} delete statefulset {{ $name }} --cascade=orphan` and upgrade again; the pod goes on serving."
   paste: "model:\n  volume:\n    size: {{ .spec.resources.requests.storage }}"
 {{- end }}

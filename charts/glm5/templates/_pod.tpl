@@ -132,10 +132,14 @@ volumes:
   {{- end }}
 {{- end -}}
 
-{{/* Labels of a pod: no version among them, or a chart that only changed its notes would load 402 GB again. */}}
+{{/*
+Labels of a pod: no version among them, or a chart that only changed its notes would load 402 GB again. Those that are asked for are
+for the pods that serve. Takes (list $ component).
+*/}}
 {{- define "glm5.podLabels" -}}
-{{ include "glm5.selector" (list . "engine") }}
-{{- with merge (dict) .Values.podLabels .Values.commonLabels }}
+{{ include "glm5.selector" . }}
+{{- $v := (index . 0).Values }}
+{{- with merge (dict) (ternary $v.podLabels dict (eq (index . 1) "engine")) $v.commonLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

@@ -7,16 +7,41 @@ What follows from other values: sizes in MiB, times in seconds. Each rule is wri
 {{- if hasSuffix "Gi" . -}}{{ mul (trimSuffix "Gi" . | int64) 1024 }}{{- else -}}{{ trimSuffix "Mi" . | int64 }}{{- end -}}
 {{- end -}}
 
-{{/* Storage quantity as GB (10^9 bytes), a decimal number. */}}
+{{/* Storage quantity as GB (10^9 bytes), a decimal number; knows every unit, since a server stores the amount in the one it likes. */}}
 {{- define "glm5.gb" -}}
-{{- $units := dict "Ti" 1099.511627776 "Gi" 1.073741824 "Mi" 0.001048576 "T" 1000.0 "G" 1.0 "M" 0.001 -}}
+{{- $units := dict "m" 1e-12 "" 1e-9 "k" 1e-6 "M" 1e-3 "G" 1.0 "T" 1e3 "P" 1e6 "E" 1e9 "Ki" 1.024e-6 "Mi" 0.001048576 "Gi" 1.073741824 "Ti" 1099.511627776 "Pi" 1125899.906842624 "Ei" 1152921504.606846976 -}}
 {{- $unit := regexFind "[A-Za-z]+$" . -}}
 {{- mulf (trimSuffix $unit . | float64) (get $units $unit) -}}
+{{- end -}}
+
+{{/* "true" if two storage quantities are the same amount, to 1 kB, however they are written; else "". Takes (list one other). */}}
+{{- define "glm5.sameSize" -}}
+{{- if eq (round (include "glm5.gb" (index . 0) | float64) 6) (round (include "glm5.gb" (index . 1) | float64) 6) }}true{{ end -}}
 {{- end -}}
 
 {{/* GPUs one pod asks for. */}}
 {{- define "glm5.gpus" -}}
 {{ ternary (int .Values.engine.tensorParallelSize) 0 (eq .Values.profile "cuda") }}
+{{- end -}}
+
+{{/* Least number of replicas that there will be: the scaler's where one is on. */}}
+{{- define "glm5.leastReplicas" -}}
+{{- if .Values.keda.enabled -}}{{ int .Values.keda.minReplicas }}
+{{- else if .Values.autoscaling.enabled -}}{{ int .Values.autoscaling.minReplicas }}
+{{- else -}}{{ int .Values.replicas }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Replicas to ask for. Under a scaler the number that there is, but for a least one: without the field the server would take 1, and
+pods in use would go. Nothing where the cluster does not tell: whoever applies such a render again and again would undo the scaler.
+Takes (list $ stateful-set-that-is-there).
+*/}}
+{{- define "glm5.replicas" -}}
+{{- $v := (index . 0).Values -}}
+{{- if not (or $v.autoscaling.enabled $v.keda.enabled) -}}{{ int $v.replicas }}
+{{- else if index . 1 -}}{{ max (int (index . 1).spec.replicas) (include "glm5.leastReplicas" (index . 0) | int) }}
+{{- end -}}
 {{- end -}}
 
 {{/* Least /dev/shm: 1 GiB, and 2 GiB for each rank. */}}
@@ -45,6 +70,11 @@ What follows from other values: sizes in MiB, times in seconds. Each rule is wri
 {{/* Seconds staging is expected to take from nothing. */}}
 {{- define "glm5.stagingSeconds" -}}
 {{- if .Values.staging.enabled -}}{{ ceil (divf .Values.model.sizeGB .Values.staging.networkGBps) | int64 }}{{- else -}}0{{- end -}}
+{{- end -}}
+
+{{/* Seconds from an installation until a replica answers, with staging at half the expected rate and a margin. */}}
+{{- define "glm5.firstAnswerSeconds" -}}
+{{ add (mul 2 (include "glm5.stagingSeconds" . | int64)) (include "glm5.startupSeconds" .) 300 }}
 {{- end -}}
 
 {{/* How stopping is spent: endpoints update, requests finish, the engine ends; a margin for the kubelet. */}}

@@ -22,9 +22,8 @@ from lightkube.resources.core_v1 import (
     Secret,
 )
 from lightkube.resources.storage_v1 import StorageClass
-from lightkube.utils.quantity import parse_quantity
 
-from glm5_service.cluster.facts import ClusterFacts, NodeFacts
+from glm5_service.cluster.facts import ClusterFacts, NodeFacts, quota_left
 from glm5_service.cluster.wanted import pod_need
 from glm5_service.errors import SourceError
 
@@ -82,7 +81,9 @@ class Cluster:
                 claims=frozenset(
                     _name(item) for item in self.client.list(PersistentVolumeClaim, namespace=self.namespace)
                 ),
-                quota_left=self._quota_left(),
+                quota_left=quota_left(
+                    self.client.list(ResourceQuota, namespace=self.namespace), self.own_use(own_labels)
+                ),
             )
 
     def nodes(self, without: Mapping[str, str] | None = None) -> Iterator[NodeFacts]:
@@ -96,9 +97,7 @@ class Cluster:
                 if without and self._is_own(pod, without):
                     continue
                 need = pod_need(pod.spec.to_dict())
-                amounts = used.setdefault(pod.spec.nodeName, {})
-                for name, amount in need.requests.items():
-                    amounts[name] = amounts.get(name, Decimal(0)) + amount
+                _add(used.setdefault(pod.spec.nodeName, {}), need.requests)
                 if need.gpu and pod.metadata:
                     holder = f"{pod.metadata.namespace}/{pod.metadata.name}"
                     holders.setdefault(pod.spec.nodeName, []).append(holder)
@@ -109,6 +108,17 @@ class Cluster:
         found = (pod.metadata.labels if pod.metadata else None) or {}
         is_here = pod.metadata is not None and pod.metadata.namespace == self.namespace
         return is_here and labels.items() <= found.items()
+
+    def own_use(self, labels: Mapping[str, str]) -> dict[str, Decimal]:
+        """What pods of this namespace with all of `labels` ask for; quotas count those that wait for a node as well."""
+        total: dict[str, Decimal] = {}
+        if not labels:
+            return total
+        with explained():
+            for pod in self.client.list(Pod, namespace=self.namespace, labels=dict(labels)):
+                if pod.spec is not None and not _is_over(pod):
+                    _add(total, pod_need(pod.spec.to_dict()).requests)
+        return total
 
     def pods(self, release: str) -> list[Pod]:
         """The release's pods that serve, and those of its staging Job."""
@@ -178,15 +188,10 @@ class Cluster:
             raise
         return True
 
-    def _quota_left(self) -> dict[str, Decimal]:
-        left: dict[str, Decimal] = {}
-        for quota in self.client.list(ResourceQuota, namespace=self.namespace):
-            hard = (quota.status.hard if quota.status else None) or {}
-            used = (quota.status.used if quota.status else None) or {}
-            for name, text in hard.items():
-                rest = (parse_quantity(text) or Decimal(0)) - (parse_quantity(used.get(name, "0")) or 0)
-                left[name] = min(rest, left.get(name, rest))
-        return left
+
+def _add(total: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, Decimal(0)) + amount
 
 
 def _version(text: str) -> tuple[int, int]:

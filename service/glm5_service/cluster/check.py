@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from glm5_service.cluster.facts import ClusterFacts
-from glm5_service.cluster.nodes import amount_text, why_not
+from glm5_service.cluster.nodes import amount_text, why_never, why_not
 from glm5_service.cluster.wanted import Wanted
 
 Level = Literal["pass", "warn", "fail"]
@@ -67,7 +67,7 @@ def driver(wanted: Wanted, facts: ClusterFacts) -> Finding:
     known = {
         node.name: next((node.labels[label] for label in DRIVER_LABELS if label in node.labels), None)
         for node in facts.nodes
-        if node.allocatable.get(wanted.pod.gpu)
+        if node.allocatable.get(wanted.pod.gpu) and not why_never(node, wanted.pod)
     }
     old = {name: value for name, value in known.items() if value and int(value) < LEAST_DRIVER}
     if old:
@@ -75,13 +75,11 @@ def driver(wanted: Wanted, facts: ClusterFacts) -> Finding:
         return Finding(
             "driver", "fail", f"{text}; expected {LEAST_DRIVER} or newer", "Upgrade the GPU driver."
         )
-    if not known or None in known.values():
-        return Finding(
-            "driver",
-            "warn",
-            "no node says its driver version",
-            "Run GPU feature discovery to have it checked.",
-        )
+    if not known:
+        return Finding("driver", "warn", "no node with GPUs that a pod may go to", "See the rule nodes.")
+    if silent := [name for name, value in known.items() if value is None]:
+        text = f"no label of {', '.join(silent)} says its driver version"
+        return Finding("driver", "warn", text, "Run GPU feature discovery to have it checked.")
     return Finding("driver", "pass", ", ".join(f"{name}: {value}" for name, value in known.items()))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from lightkube.resources.core_v1 import Node
+from lightkube.resources.core_v1 import Node, ResourceQuota
 from lightkube.utils.quantity import parse_quantity
 
 
@@ -55,6 +55,21 @@ class NodeFacts:
     def free(self, resource: str) -> Decimal:
         """What is left of a resource; zero if the node has none."""
         return self.allocatable.get(resource, Decimal(0)) - self.used.get(resource, Decimal(0))
+
+
+def quota_left(quotas: Iterable[ResourceQuota], own: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """What is left of everything that quotas limit, the least where several do; `own` is what counts as given back."""
+    left: dict[str, Decimal] = {}
+    for quota in quotas:
+        hard = (quota.status.hard if quota.status else None) or {}
+        used = (quota.status.used if quota.status else None) or {}
+        for name, text in hard.items():
+            resource = name.removeprefix("requests.").removeprefix("limits.")
+            others = (parse_quantity(used.get(name, "0")) or Decimal(0)) - own.get(resource, Decimal(0))
+            # a quota for some pods only may not have counted the own ones
+            rest = (parse_quantity(text) or Decimal(0)) - max(others, Decimal(0))
+            left[name] = min(rest, left.get(name, rest))
+    return left
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,16 @@ _BYTES = frozenset({"memory", "ephemeral-storage"})
 def why_not(node: NodeFacts, need: PodNeed) -> list[str]:
     """Every reason, each a clause; empty if the pod fits there now."""
     reasons = [] if node.ready else ["it is not ready"]
+    reasons += why_never(node, need)
+    for name, amount in need.requests.items():
+        if node.free(name) < amount:
+            reasons.append(_short_of(node, name, amount))
+    return reasons
+
+
+def why_never(node: NodeFacts, need: PodNeed) -> list[str]:
+    """The reasons that waiting does not remove: labels and taints."""
+    reasons = []
     for key, value in need.selector.items():
         if node.labels.get(key) != value:
             reasons.append(f"label {key} is {_shown(node.labels.get(key))}, expected {value}")
@@ -20,9 +30,6 @@ def why_not(node: NodeFacts, need: PodNeed) -> list[str]:
         if node.labels.get(key) not in values:
             reasons.append(f"label {key} is {_shown(node.labels.get(key))}, expected {' or '.join(values)}")
     reasons += [f"taint {taint.key} is not tolerated" for taint in node.taints if not _tolerated(taint, need)]
-    for name, amount in need.requests.items():
-        if node.free(name) < amount:
-            reasons.append(_short_of(node, name, amount))
     return reasons
 
 

@@ -92,8 +92,15 @@ def read(text: str) -> Wanted:
         ),
         host_path=any("hostPath" in volume for volume in (pod.get("volumes") or [])),
         names=frozenset({str(workload["metadata"]["name"])}),
-        own_labels=(spec.get("selector") or {}).get("matchLabels") or {},
+        own_labels=_own_labels(workload),
     )
+
+
+def _own_labels(workload: Document) -> Mapping[str, str]:
+    """Labels of all pods of a workload and of no others; LeaderWorkerSets have no selector and set one of their own."""
+    if workload["kind"] == "LeaderWorkerSet":
+        return {"leaderworkerset.sigs.k8s.io/name": str(workload["metadata"]["name"])}
+    return (workload["spec"].get("selector") or {}).get("matchLabels") or {}
 
 
 def pod_need(pod: Document) -> PodNeed:

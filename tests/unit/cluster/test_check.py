@@ -6,15 +6,17 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from lightkube.resources.core_v1 import ResourceQuota
 
-from glm5_service.cluster.check import Finding, findings
-from glm5_service.cluster.facts import ClusterFacts, NodeFacts, Taint
+from glm5_service.cluster.check import DRIVER_LABELS, Finding, findings
+from glm5_service.cluster.facts import ClusterFacts, NodeFacts, Taint, quota_left
 from glm5_service.cluster.nodes import why_not
 from glm5_service.cluster.screen import check_text
 from glm5_service.cluster.wanted import Claim, PodNeed, Wanted
 
 GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"
+OLD = {DRIVER_LABELS[0]: "470"}
 NODE = NodeFacts(
     name="gpu-1",
     labels={PRODUCT: "RTX", "nvidia.com/cuda.driver-version.major": "580"},
@@ -72,10 +74,16 @@ def test_a_cluster_that_has_everything_passes() -> None:
         (
             "driver",
             "fail",
-            {"nodes": (replace(NODE, labels={"nvidia.com/cuda.driver.major": "570"}),)},
+            {"nodes": (replace(NODE, labels={PRODUCT: "RTX", "nvidia.com/cuda.driver.major": "570"}),)},
             "gpu-1 has 570",
         ),
-        ("driver", "warn", {"nodes": (replace(NODE, labels={}),)}, "no node says its driver version"),
+        (
+            "driver",
+            "warn",
+            {"nodes": (NODE, replace(NODE, name="gpu-2", labels={PRODUCT: "RTX"}))},
+            "no label of gpu-2 says its driver version",
+        ),
+        ("driver", "warn", {"nodes": ()}, "no node with GPUs that a pod may go to"),
         (
             "storage",
             "warn",
@@ -146,6 +154,41 @@ def test_host_path_needs_a_privileged_namespace() -> None:
 def test_node_says_why_not(change: dict[str, object], reason: str) -> None:
     """Every reason against a node is a clause with the value that is there and the one needed."""
     assert why_not(replace(NODE, **change), NEED) == [reason]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "level"),
+    [
+        ({"labels": OLD | {PRODUCT: "L40S"}}, "pass"),
+        ({"labels": OLD}, "pass"),
+        ({"labels": OLD | {PRODUCT: "RTX"}, "taints": (Taint("maintenance", "", "NoSchedule"),)}, "pass"),
+        ({"labels": OLD | {PRODUCT: "RTX"}}, "fail"),
+        ({"labels": OLD | {PRODUCT: "RTX"}, "ready": False}, "fail"),
+        ({"labels": OLD | {PRODUCT: "RTX"}, "used": {GPU: Decimal(8)}}, "fail"),
+    ],
+)
+def test_old_driver_matters_where_a_pod_may_go(change: dict[str, object], level: str) -> None:
+    """A node that labels or taints exclude may have an old driver; one that is full or not ready for now may not."""
+    second = replace(NODE, name="gpu-2", **change)  # type: ignore[arg-type]
+
+    assert outcome("driver", facts=replace(FACTS, nodes=(NODE, second))).level == level
+
+
+def quota(hard: dict[str, str], used: dict[str, str]) -> ResourceQuota:
+    return ResourceQuota.from_dict({"status": {"hard": hard, "used": used}})
+
+
+def test_quota_that_the_release_uses_itself_is_free_to_it() -> None:
+    """What its own pods use comes back, as request and as limit; what others use does not; no more than all."""
+    own = {GPU: Decimal(8), "cpu": Decimal(32)}
+    whole = {f"requests.{GPU}": "8", "cpu": "40", "limits.cpu": "40"}
+    mine = {f"requests.{GPU}": "8", "cpu": "36", "limits.cpu": "32"}
+    left = quota_left([quota(whole, mine)], own)
+
+    assert left == {f"requests.{GPU}": 8, "cpu": 36, "limits.cpu": 40}
+    assert quota_left([quota(whole, mine)], {}) == {f"requests.{GPU}": 0, "cpu": 4, "limits.cpu": 8}
+    assert quota_left([quota({"cpu": "40"}, {"cpu": "0"}), quota({"cpu": "50"}, {})], own) == {"cpu": 40}
+    assert outcome("quota", facts=replace(FACTS, quota_left=left)).level == "pass"
 
 
 def test_preferred_taints_keep_nothing_away() -> None:

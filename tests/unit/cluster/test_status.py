@@ -139,6 +139,20 @@ def test_what_the_release_itself_holds_is_free_to_its_upgrade(
     assert [item.free("nvidia.com/gpu") for item in cluster.nodes(labels)] == [free]
 
 
+def test_own_use_is_of_pods_that_are_not_over(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Own pods that run or wait use a quota, those that ended do not; without labels none is the release's own."""
+    spec = {"containers": [{"name": "engine", "resources": {"requests": {"nvidia.com/gpu": "4"}}}]}
+    found = [
+        Pod.from_dict({"metadata": {"name": "p"}, "spec": spec, "status": {"phase": phase}})
+        for phase in ("Running", "Pending", "Succeeded", "Failed")
+    ]
+    asked = {"namespace": "llm", "labels": {"a": "b"}}
+    monkeypatch.setattr(Client, "list", lambda _, kind, **how: found if (kind, how) == (Pod, asked) else [])
+
+    assert cluster.own_use({"a": "b"}) == {"nvidia.com/gpu": 8}
+    assert cluster.own_use({}) == {}
+
+
 def test_events_that_say_the_same_are_one_line() -> None:
     """Repeated events, each an object of its own or not, are told once, with their number and last time."""
     same = {"reason": "FailedScheduling", "message": "0/1 nodes are available."}

@@ -58,6 +58,17 @@ def test_manifests_tell_what_they_need_beside_nodes() -> None:
     assert (wanted.replicas, wanted.host_path, wanted.claims[0].size) == (2, True, Decimal(2**30))
 
 
+def test_pods_of_several_nodes_are_told_by_their_sets_own_label() -> None:
+    """A LeaderWorkerSet has no selector; its pods, leaders and workers, have its name as a label."""
+    template = {"spec": {"containers": [container("1")]}}
+    spec = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "leaderTemplate": template}}
+    kind = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    wanted = read(yaml.safe_dump(kind | {"metadata": {"name": "glm5"}, "spec": spec}))
+
+    assert wanted.own_labels == {"leaderworkerset.sigs.k8s.io/name": "glm5"}
+    assert wanted.replicas == 6
+
+
 @pytest.mark.parametrize("text", ["", "kind: Service\nmetadata: {name: a}\n", "a: [b"])
 def test_other_input_is_refused(text: str) -> None:
     """Input that is not a rendered chart is refused with what to pipe in."""

