@@ -5,6 +5,7 @@ Every file is written whole by rename, so a reader sees the old one or the new o
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -23,6 +24,7 @@ Phase = Literal[
     "failed",
     "stopped",
 ]
+log = logging.getLogger("glm5")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -181,8 +183,8 @@ class RunDir:
         return [(int(pid), mark) for pid, mark in found if mark and pid.isdigit()]
 
     def clear(self) -> None:
-        """Forget what an earlier run left; a stale attestation must not make the next start ready."""
-        for stale in [self.engine, self.drain, *self.attention.glob("*"), *self.compiles.glob("*")]:
+        """Forget what an earlier run left but engine.json; a stale attestation must not make the next start ready."""
+        for stale in [self.drain, *self.attention.glob("*"), *self.compiles.glob("*")]:
             stale.unlink(missing_ok=True)
 
 
@@ -197,6 +199,16 @@ def read(path: Path, model: type[Model]) -> Model | None:
 def write(path: Path, record: BaseModel) -> None:
     """Put `record` at `path` by rename."""
     write_text(path, record.model_dump_json(indent=1))
+
+
+def try_write(path: Path, record: BaseModel) -> bool:
+    """As `write`, for work that goes on without the file: one that cannot be written is logged. Whether it was."""
+    try:
+        write(path, record)
+    except OSError as error:
+        log.warning("cannot write %s: %s", path, error.strerror)
+        return False
+    return True
 
 
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:

@@ -11,6 +11,6 @@ LIMIT_BYTES = 4096
 
 def tell(path: Path, text: str) -> None:
     """Leave `text` as the message, only where the kubelet made the file; never raises."""
-    if path.exists():
-        with suppress(OSError):
+    with suppress(OSError):
+        if path.exists():
             path.write_bytes(text.encode()[:LIMIT_BYTES])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from glm5_service.engine.vllm_api import parse_steps
 from tests.support.results import FAULT_PAGE, RESULTS, fault_table, record
 from tests.support.serving import Serving, start_serving
 
@@ -219,6 +222,56 @@ def test_metrics_that_cannot_be_read_kill_nobody(faults: Faults, fault: str) -> 
     path.unlink()
     assert said == {("readyz", 200), ("livez", 200)}
     faults.note(f"/metrics is {fault}", "no fault", unready=None, dead=None, healed=None)
+
+
+def _connection(serving: Serving, body: bytes, length: int) -> socket.socket:
+    """A connection over which a completion was asked for, with `body` so far of what is said to be `length` bytes."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", serving.port))
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    client.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+    return client
+
+
+def _stays_well(serving: Serving) -> None:
+    """Longer than the stall limit, every probe passes."""
+    started, said = time.monotonic(), set()
+    while time.monotonic() - started < STALL_SECONDS * 1.5:
+        said |= {(name, serving.probe(name)[0]) for name in ("readyz", "livez")}
+        time.sleep(0.2)
+    assert said == {("readyz", 200), ("livez", 200)}, serving.status()
+
+
+def test_client_that_stops_sending_is_no_hang(faults: Faults) -> None:
+    """A request whose body never comes whole is no work that the engine could stand still on."""
+    serving = faults.engine()
+    serving.until_ready()
+    with closing(_connection(serving, b"{", 100)):
+        serving.until(lambda: serving.gate()["uploading"] == 1)
+        _stays_well(serving)
+        assert serving.gate()["uploading"] == 1
+    faults.note("a client stops sending its request", "no fault", unready=None, dead=None, healed=None)
+
+
+def test_client_that_does_not_read_is_no_hang(faults: Faults) -> None:
+    """The engine has done with an answer that its client does not take, so the canary speaks for it."""
+    serving = faults.engine()
+    serving.until_ready()
+
+    def queued() -> int:
+        page = httpx.get(f"{serving.api}/metrics", headers=serving.internal(), timeout=30).text
+        return parse_steps(page).pending
+
+    # more than the buffers of both ends take
+    wish = {"model": "glm-5", "prompt": "hello", "max_tokens": 1000, "n": 16, "logprobs": 20}
+    body = json.dumps(wish | {"stream": True, "ignore_eos": True}).encode()
+    with closing(_connection(serving, body, len(body))):
+        serving.until(lambda: queued() > 0)
+        serving.until(lambda: queued() == 0)
+        _stays_well(serving)
+        assert serving.gate()["running"] == 1
+    faults.note("a client does not read its answer", "no fault", unready=None, dead=None, healed=None)
 
 
 def test_missing_attestation_costs_readiness_only(faults: Faults) -> None:

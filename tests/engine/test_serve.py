@@ -88,9 +88,9 @@ def sidecar(serving: Serving) -> Iterator[tuple[str, int]]:
 
 
 def test_every_phase_up_to_ready_is_recorded(serving: Serving) -> None:
-    """The way to readiness goes through starting, loading and warming, each with its time."""
+    """The way to readiness goes through preflight, starting, loading and warming, each with its time."""
     phases = {span["phase"]: span["seconds"] for span in serving.status()["phases"]}
-    assert list(phases) == ["starting", "loading", "warming"]
+    assert list(phases) == ["preflight", "starting", "loading", "warming"]
     record("startup-phases", {"model": "demo model", "seconds": phases})
 
 

@@ -1,10 +1,11 @@
-"""ASGI middleware for vLLM's `--middleware`: allow-list, size limit, request ids, draining, request counts.
+"""ASGI middleware for vLLM's `--middleware`: allow-list, limits of bodies, request ids, draining, request counts.
 
 The supervisor asks it over `/_glm5/`, with the pod's own token. Next hop: vLLM's application.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -39,7 +40,9 @@ REFUSALS = {
     "route": (404, "NotFoundError"),
     "draining": (503, "ServiceUnavailableError"),
     "size": (413, "BadRequestError"),
+    "upload": (408, "RequestTimeoutError"),
 }
+_GONE: Message = {"type": "http.disconnect"}
 log = logging.getLogger("glm5.api")
 
 
@@ -47,9 +50,12 @@ log = logging.getLogger("glm5.api")
 class Traffic:
     """User requests since the start of the API server; the pod's own requests are not among them.
 
-    `sent` counts the parts of successful answers: the only sign of life where the engine's counters cannot be read.
+    A request is `uploading` until its body is whole, for the engine cannot have it before, and `running` from then on.
+    `finished` are those that ended without being refused. `sent` counts the parts of successful answers: the only sign of
+    life where the engine's counters cannot be read.
     """
 
+    uploading: int = 0
     running: int = 0
     finished: int = 0
     sent: int = 0
@@ -100,7 +106,7 @@ class Gate:
         given = headers.get(REQUEST_ID_HEADER, "")
         exchange = _Exchange(
             request_id=given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex,
-            max_body_bytes=self._policy.max_body_bytes,
+            policy=self._policy,
             traffic=self.traffic,
             receive_next=receive,
             send_next=send,
@@ -129,15 +135,14 @@ class Gate:
             *_without(scope["headers"], REQUEST_ID_HEADER, INTERNAL_HEADER),
             (REQUEST_ID_HEADER.encode(), exchange.request_id.encode()),
         ]
-        self.traffic.running += exchange.counted
+        exchange.begin()
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:
             if not exchange.is_cut:  # an application that was cut off may complain; its client has its answer
                 raise
         finally:
-            self.traffic.running -= exchange.counted
-            self.traffic.finished += exchange.counted
+            exchange.end()
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[str, str] | None:
         """Reason and sentence, if the request may not pass."""
@@ -153,18 +158,31 @@ class Gate:
 
 @dataclass
 class _Exchange:
-    """One user request on its way: keeps its status, adds its id, ends it where the body passes the limit."""
+    """One user request on its way: counts it, keeps its status, adds its id, ends it where the body passes a limit."""
 
     request_id: str
-    max_body_bytes: int
+    policy: GatePolicy
     traffic: Traffic
     receive_next: Receive
     send_next: Send
     counted: bool
     status: int = 0
     received_bytes: int = 0
+    is_whole: bool = False
     is_cut: bool = False
     started: float = field(default_factory=time.monotonic)
+
+    def begin(self) -> None:
+        """Count it as one whose body is on its way."""
+        self.traffic.uploading += self.counted
+
+    def end(self) -> None:
+        """Count it as ended."""
+        if self.is_whole:
+            self.traffic.running -= self.counted
+        else:
+            self.traffic.uploading -= self.counted
+        self.traffic.finished += self.counted and not self.is_cut
 
     async def send(self, message: Message) -> None:
         """Pass a message of the response on, unless the request was cut."""
@@ -181,15 +199,32 @@ class _Exchange:
         await self.send_next(message)
 
     async def receive(self) -> Message:
-        """The next part of the body; past the limit the client is answered and the application sees it go."""
-        message = await self.receive_next()
+        """The next part of the body; for one too large or late the client is answered, and the application sees it go."""
+        if self.is_cut:
+            return _GONE
+        if self.is_whole:
+            return await self.receive_next()
+        left = self.policy.upload_seconds - (time.monotonic() - self.started)
+        try:
+            async with asyncio.timeout(max(left, 0)):
+                message = await self.receive_next()
+        except TimeoutError:
+            return await self._cut("upload", f"no whole request within {self.policy.upload_seconds:g} s")
         self.received_bytes += len(message.get("body", b""))
-        if self.received_bytes > self.max_body_bytes and not self.is_cut:
-            if self.status == 0:
-                self.traffic.refused["size"] += 1
-                await _refuse(self.send, "size", _too_large(self.max_body_bytes))
-            self.is_cut = True
-        return {"type": "http.disconnect"} if self.is_cut else message
+        if self.received_bytes > self.policy.max_body_bytes:
+            return await self._cut("size", _too_large(self.policy.max_body_bytes))
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self.is_whole = True
+            self.traffic.uploading -= self.counted
+            self.traffic.running += self.counted
+        return message
+
+    async def _cut(self, reason: str, sentence: str) -> Message:
+        if self.status == 0:
+            self.traffic.refused[reason] += 1
+            await _refuse(self.send, reason, sentence)
+        self.is_cut = True
+        return _GONE
 
 
 def _too_large(limit: int) -> str:

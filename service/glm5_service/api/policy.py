@@ -30,6 +30,7 @@ class GatePolicy:
     token: str
     routes: tuple[str, ...] = PUBLIC_ROUTES
     max_body_bytes: int = 16 * 1024 * 1024
+    upload_seconds: float = 120
 
     def to_json(self) -> str:
         """The value of VARIABLE."""
@@ -39,9 +40,7 @@ class GatePolicy:
     def from_json(cls, text: str) -> GatePolicy:
         """The policy that `to_json` wrote."""
         fields = json.loads(text)
-        return cls(
-            token=fields["token"], routes=tuple(fields["routes"]), max_body_bytes=fields["max_body_bytes"]
-        )
+        return cls(**fields | {"routes": tuple(fields["routes"])})
 
     def allows(self, method: str, path: str) -> bool:
         """Whether a request from outside may pass; OPTIONS is allowed where any method is (CORS)."""

@@ -67,14 +67,15 @@ class Cluster:
         """
         with explained():
             classes = list(self.client.list(StorageClass))
-            namespace = self._namespace_labels()
+            namespace, (kinds, silent) = self._namespace_labels(), self._kinds()
             return ClusterFacts(
                 namespace=self.namespace,
                 version=_version(self._get("/version")["gitVersion"]),
                 nodes=tuple(self.nodes(own_labels)),
                 storage_classes=frozenset(_name(item) for item in classes),
                 default_class=next((_name(item) for item in classes if _is_default(item)), None),
-                kinds=self._kinds(),
+                kinds=kinds,
+                silent_groups=silent,
                 namespace_labels=namespace or {},
                 namespace_exists=namespace is not None,
                 secrets=frozenset(name for name in secrets if self._exists(Secret, name)),
@@ -162,13 +163,18 @@ class Cluster:
         response.raise_for_status()
         return response.json()
 
-    def _kinds(self) -> frozenset[str]:
-        """group/Kind of everything the server knows beyond its core."""
-        found = set()
+    def _kinds(self) -> tuple[frozenset[str], frozenset[str]]:
+        """group/Kind of everything the server knows beyond its core, and the groups that do not answer."""
+        found, silent = set(), set()
         for group in self._get("/apis")["groups"]:
-            listing = self._get(f"/apis/{group['preferredVersion']['groupVersion']}")
+            try:
+                listing = self._get(f"/apis/{group['preferredVersion']['groupVersion']}")
+            except (httpx2.HTTPStatusError, httpx2.TimeoutException):
+                # served by something behind the API server, such as a metrics adapter that is down
+                silent.add(group["name"])
+                continue
             found |= {f"{group['name']}/{item['kind']}" for item in listing["resources"]}
-        return frozenset(found)
+        return frozenset(found), frozenset(silent)
 
     def _namespace_labels(self) -> dict[str, str] | None:
         try:

@@ -113,11 +113,20 @@ def storage(wanted: Wanted, facts: ClusterFacts) -> Finding:
 
 
 def definitions(wanted: Wanted, facts: ClusterFacts) -> Finding:
-    missing = sorted(wanted.kinds - facts.kinds)
-    if missing:
-        text = ", ".join(missing)
+    unknown = wanted.kinds - facts.kinds
+    unsure = {kind for kind in unknown if kind.partition("/")[0] in facts.silent_groups}
+    if missing := unknown - unsure:
+        text = ", ".join(sorted(missing))
         return Finding(
             "definitions", "fail", f"the server does not know {text}", "Install its operator, or turn it off."
+        )
+    if unsure:
+        text = ", ".join(sorted(unsure))
+        return Finding(
+            "definitions",
+            "warn",
+            f"no answer about {text}",
+            "See AVAILABLE in `kubectl get apiservices`, then check again.",
         )
     return Finding("definitions", "pass", "the server knows every kind of object")
 

@@ -84,7 +84,17 @@ def run(run_dir: Path) -> None:
 
 
 def _reference(client: Client, name: str) -> ObjectReference:
-    metadata = client.get(Pod, name).metadata
+    """This pod as Events name it; asks until the API server answers, and never ends the pod for it."""
+    said = ""
+    while True:
+        try:
+            metadata = client.get(Pod, name).metadata
+            break
+        except (ApiError, httpx2.HTTPError) as error:
+            if said != str(error):
+                said = str(error)
+                log.warning("this pod cannot be read, asked again until it can error=%s", error)
+            time.sleep(POLL_SECONDS)
     assert metadata is not None
     return ObjectReference(
         apiVersion="v1", kind="Pod", name=name, namespace=metadata.namespace, uid=metadata.uid

@@ -82,6 +82,7 @@ class ClusterFacts:
     storage_classes: frozenset[str]
     default_class: str | None
     kinds: frozenset[str]
+    silent_groups: frozenset[str]
     namespace_labels: Mapping[str, str]
     namespace_exists: bool
     secrets: frozenset[str]

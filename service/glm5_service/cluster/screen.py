@@ -10,6 +10,8 @@ from glm5_service.cluster.check import Finding
 from glm5_service.cluster.status import PodStatus
 
 WIDTH = 160
+# what Kubernetes says of every end; other reasons, such as OOMKilled, are the cause
+PLAIN_REASONS = frozenset({"", "Error", "Completed"})
 MARKS = {"pass": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
@@ -44,9 +46,11 @@ def _pod_lines(pod: PodStatus, now: datetime) -> list[str]:
     if pod.engine:
         lines += _engine_lines(pod.engine, now)
     if pod.fault:
-        message = pod.fault.message.splitlines()[-1:] or [pod.fault.reason]
+        said = pod.fault.message.splitlines()[-1:]
+        # of an engine that was killed the message is only the end of its log
+        cause = [] if said and pod.fault.reason in PLAIN_REASONS else [pod.fault.reason]
         ago = f", {duration_text((now - pod.fault.at).total_seconds())} ago" if pod.fault.at else ""
-        text = f"{pod.fault.container} ended with {pod.fault.exit_code}{ago}: {message[0]}"
+        text = f"{pod.fault.container} ended with {pod.fault.exit_code}{ago}: {': '.join(cause + said)}"
         lines += [_line("last failure", text), _line("", f"its log: {pod.fault.log}")]
     lines += [_line("events" if n == 0 else "", text) for n, text in enumerate(pod.events)]
     return lines

@@ -10,12 +10,13 @@ from lightkube.models.core_v1 import ContainerStatus
 from lightkube.resources.core_v1 import Event, Pod
 
 from glm5_service.cluster.api import Cluster
-from glm5_service.cluster.facts import NodeFacts
 from glm5_service.cluster.nodes import why_not
 from glm5_service.cluster.wanted import pod_need
 from glm5_service.errors import SourceError
 
 EVENTS_SHOWN = 5
+# phases that are true of an engine that does not run
+ENDED = frozenset({"failed", "stopped"})
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
     running = [state.name for state in states if state.state and state.state.running]
     container = next((c for c in ("metrics", "stage", "wait-for-model", "engine") if c in running), None)
     staging, engine = cluster.run_dir(name, container) if container else ({}, {})
+    if "engine" not in running and engine.get("phase") not in ENDED:
+        engine = {}  # the last words of one that was killed tell of a life that is over
     is_pending, is_stager = pod.spec.nodeName is None, _is_stager(pod)
     # a Job's pod without probes counts as ready while it works
     answers = any(c.type == "Ready" and c.status == "True" for c in status.conditions or [])
@@ -84,11 +87,11 @@ def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
         restarts=sum(state.restartCount for state in states),
         ready=status.phase == "Succeeded" if is_stager else answers,
         waiting=_waiting(states),
-        why_pending=tuple(_why_pending(pod, list(cluster.nodes()))) if is_pending else (),
+        why_pending=tuple(_why_pending(cluster, pod)) if is_pending else (),
         fault=_last_fault(states, f"kubectl -n {pod.metadata.namespace} logs {name}"),
         staging=staging,
         engine=engine,
-        events=tuple(_event_texts(cluster.events_of(pod))[-EVENTS_SHOWN:]),
+        events=tuple(_events(cluster, pod)),
     )
 
 
@@ -98,16 +101,17 @@ def _is_stager(pod: Pod) -> bool:
     return labels.get("app.kubernetes.io/component") == "staging"
 
 
-def _why_pending(pod: Pod, nodes: list[NodeFacts]) -> list[str]:
-    """The scheduler's own words, then why each node does not do."""
+def _why_pending(cluster: Cluster, pod: Pod) -> list[str]:
+    """The scheduler's own words, then why each node does not do, or why nobody knows."""
     assert pod.spec is not None
     conditions = (pod.status.conditions if pod.status else None) or []
     said = [c.message for c in conditions if c.type == "PodScheduled" and c.status == "False" and c.message]
     need = pod_need(pod.spec.to_dict())
-    return [
-        *(f"the scheduler says: {text}" for text in said),
-        *(f"{node.name}: {'; '.join(reasons)}" for node in nodes if (reasons := why_not(node, need))),
-    ]
+    try:
+        found = [f"{node.name}: {'; '.join(why)}" for node in cluster.nodes() if (why := why_not(node, need))]
+    except SourceError as error:  # a role of one namespace may not list them
+        found = [f"nodes cannot be looked at: {error}"]
+    return [*(f"the scheduler says: {text}" for text in said), *found]
 
 
 def _waiting(states: list[ContainerStatus]) -> str:
@@ -133,6 +137,13 @@ def _last_fault(states: list[ContainerStatus], logs: str) -> Fault | None:
                 said = (last.message or "").strip()
                 ended.append(Fault(state.name, last.exitCode, last.reason or "", said, last.finishedAt, log))
     return max(ended, key=lambda fault: fault.at or datetime.min.replace(tzinfo=UTC), default=None)
+
+
+def _events(cluster: Cluster, pod: Pod) -> list[str]:
+    try:
+        return _event_texts(cluster.events_of(pod))[-EVENTS_SHOWN:]
+    except SourceError as error:
+        return [f"cannot be read: {error}"]
 
 
 def _event_texts(events: list[Event]) -> list[str]:

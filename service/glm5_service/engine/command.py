@@ -35,13 +35,21 @@ GATE = "glm5_service.api.gate.Gate"
 
 
 def engine_command(
-    settings: Settings, model: ModelFacts, profile: Profile, token: str, caches: Mapping[str, str]
+    settings: Settings,
+    model: ModelFacts,
+    profile: Profile,
+    backend: str | None,
+    token: str,
+    caches: Mapping[str, str],
 ) -> EngineCommand:
     """The command that serves `model`: the plugin's entry, then what would follow `vllm serve`.
 
-    `token` opens the API's inner routes to the parts of this pod; `caches` says where compiled kernels go.
+    `backend` is the attention backend that is expected; `token` opens the API's inner routes to the parts of this pod;
+    `caches` says where compiled kernels go.
     """
     engine = settings.engine
+    # where vLLM has a backend of its own it would take that one, and the expectation would never be met
+    asked = engine.attention_backend or (backend if profile == "cuda" else None)
     flags: dict[str, object | None] = {
         "--host": engine.host,
         "--port": engine.port,
@@ -51,7 +59,7 @@ def engine_command(
         "--max-model-len": engine.max_model_len,
         "--tensor-parallel-size": engine.tensor_parallel_size,
         "--kv-cache-dtype": engine.kv_cache_dtype,
-        "--attention-backend": engine.attention_backend,
+        "--attention-backend": asked,
         "--gpu-memory-utilization": engine.gpu_memory_utilization if profile == "cuda" else None,
         "--tokenizer": settings.model.hf_folder,
         "--hf-config-path": settings.model.hf_folder,
@@ -82,5 +90,6 @@ def engine_command(
     secrets = {"VLLM_API_KEY": engine.api_key.get_secret_value()} if engine.api_key else {}
     if settings.api.gate:
         routes = PUBLIC_ROUTES + tuple(settings.api.extra_routes)
-        secrets[VARIABLE] = GatePolicy(token, routes, settings.api.max_body_bytes).to_json()
+        policy = GatePolicy(token, routes, settings.api.max_body_bytes, settings.api.upload_seconds)
+        secrets[VARIABLE] = policy.to_json()
     return EngineCommand((*argv, *engine.extra_args), environment, secrets)

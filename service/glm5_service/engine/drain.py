@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from glm5_service import termination
 from glm5_service.engine.vllm_api import GateCounts, VllmApi
-from glm5_service.rundir import DrainOutcome, RunDir, write
+from glm5_service.rundir import DrainOutcome, RunDir, try_write
 from glm5_service.settings.operation import DrainSettings
 
 POLL_SECONDS = 0.2
@@ -47,12 +47,12 @@ async def drain(
     # told again with every poll: an order that was lost would let new requests in
     now: GateCounts | None
     counts = now = await _patiently(api.drain, is_over) or before
-    log.info("draining running=%d limit=%g s", counts.running, settings.limit_seconds)
-    while now and now.running and not is_over():
+    log.info("draining requests=%d limit=%g s", counts.held, settings.limit_seconds)
+    while now and now.held and not is_over():
         await asyncio.sleep(POLL_SECONDS)
         now = await _patiently(api.drain, is_over)
         counts = now or counts
-    if not counts.running:
+    if not counts.held:
         reason = "all requests finished"
     elif has_ended():
         reason = "the engine ended while draining"
@@ -62,7 +62,7 @@ async def drain(
         reason = "the gate stopped answering"
     return DrainOutcome(
         finished=counts.finished - before.finished,
-        aborted=counts.running,
+        aborted=counts.held,
         refused=counts.refused.get("draining", 0),
         seconds=round(loop.time() - started, 3),
         reason=reason,
@@ -70,11 +70,11 @@ async def drain(
 
 
 def record(outcome: DrainOutcome, run_dir: RunDir, settings: DrainSettings) -> None:
-    """Write the outcome to the run directory, the log and the termination message."""
+    """Write the outcome to the log, the termination message and the run directory; never raises."""
     line = f"drained: {outcome.finished} finished, {outcome.aborted} aborted in {outcome.seconds:g} s"
     log.info("%s (%s)", line, outcome.reason)
-    write(run_dir.drain, outcome)
     termination.tell(settings.termination_log, f"{line}; {outcome.reason}\n")
+    try_write(run_dir.drain, outcome)
 
 
 async def _patiently(

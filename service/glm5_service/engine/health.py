@@ -13,6 +13,7 @@ from glm5_service.rundir import Phase
 Startup = Literal["starting", "loading", "compiling", "warming"]
 # why the phase is what it is, as a fixed list of words for metrics and alerts
 Condition = Literal[
+    "not_started",
     "starting_up",
     "first_token_awaited",
     "backend_not_attested",
@@ -57,8 +58,11 @@ class Facts:
     canary_failures: int = 0
     canary_error: str | None = None
     was_ready: bool = False
+    # user requests that are there whole; the engine may have them, or have done with them
     pending: int = 0
     pending_since: float | None = None
+    # what the engine itself says it has; None where its counters cannot be read
+    queued: int | None = None
     progress_at: float | None = None
     compile_since: float | None = None
     compile_seen_at: float | None = None
@@ -117,7 +121,7 @@ def _starting(facts: Facts) -> Verdict | None:
         reason = f"no token yet: {facts.canary_error}" if facts.canary_error else "the first token is awaited"
         return Verdict("warming", "first_token_awaited", reason, "One token comes from the engine.")
     if facts.backend_problem:
-        remedy = "Every rank attests the expected backend."
+        remedy = "Every rank attests the expected backend; vLLM's own attest nothing, so for one of them expect none."
         return Verdict("warming", "backend_not_attested", facts.backend_problem, remedy)
     return None
 
@@ -167,10 +171,10 @@ def standing_still_seconds(facts: Facts, limits: Limits) -> float:
     return facts.now - max(signs)
 
 
-def canary_is_due(facts: Facts, *, idle_seconds: float, last_canary_at: float | None, is_blind: bool) -> bool:
+def canary_is_due(facts: Facts, limits: Limits, *, idle_seconds: float, last_canary_at: float | None) -> bool:
     """Whether to ask for a token now: to become ready, after a failure, or when nothing else shows life.
 
-    Never while user requests run, unless metrics cannot be read (`is_blind`) and nothing is sent to users either.
+    Never while the engine has user requests, by its own counters, or compiles for one.
     """
     is_over = (
         facts.stop_requested or facts.exit_code is not None or facts.lost_processes or facts.api_says_dead
@@ -179,10 +183,16 @@ def canary_is_due(facts: Facts, *, idle_seconds: float, last_canary_at: float | 
         return False
     if not facts.canary_passed or last_canary_at is None:
         return True
-    if facts.pending and not is_blind:
+    if facts.pending and (facts.queued or facts.compiling):
         return False
-    wait = min(idle_seconds, RETRY_SECONDS) if facts.canary_failures else idle_seconds
-    return facts.now - max(last_canary_at, facts.progress_at or 0.0) >= wait
+    wait, since = idle_seconds, max(last_canary_at, facts.progress_at or 0.0)
+    if facts.pending and facts.pending_since is not None:
+        # either a client does not take its answer, or the engine hangs and its counters are old: the token tells,
+        # in time for the stall limit
+        wait, since = min(wait, limits.stall_seconds / 4), max(since, facts.pending_since)
+    if facts.canary_failures:
+        wait = min(wait, RETRY_SECONDS)
+    return facts.now - since >= wait
 
 
 RETRY_SECONDS = 5.0

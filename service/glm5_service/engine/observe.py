@@ -62,7 +62,7 @@ class Observer:
         self._see_processes(processes)
 
     def canary_done(self, now: float, started: float, result: CanaryResult) -> None:
-        """Take the outcome of a canary in; one that got no answer while the engine took steps says nothing."""
+        """Take the outcome of a canary in; one that got no answer behind the work of others says nothing."""
         self.last_canary_at = now
         facts, canary = self.facts, self.canary
         if result.error is None:
@@ -79,7 +79,11 @@ class Observer:
             )
             return
         moved_meanwhile = facts.progress_at is not None and facts.progress_at >= started
-        is_behind_others = moved_meanwhile or (facts.pending > 0 and not self.is_blind)
+        compiled_meanwhile = facts.compile_seen_at is not None and facts.compile_seen_at >= started
+        # where users wait, the stall limit decides, and it knows how long a compilation may take
+        is_behind_others = moved_meanwhile or (
+            facts.pending > 0 and (bool(facts.queued) or compiled_meanwhile)
+        )
         if facts.was_ready and is_behind_others and not result.is_wrong:
             self.canary = canary.model_copy(update={"inconclusive": canary.inconclusive + 1})
             return
@@ -107,9 +111,11 @@ class Observer:
             self.canary = self.canary.model_copy(update={"consecutive_failures": 0})
 
     def _see_pending(self) -> None:
-        pending = self.gate.running if self.gate else self.steps.pending if self.steps else 0
+        said = self.steps.pending if self.steps else 0
+        pending = self.gate.running if self.gate else said
         since = None if pending == 0 else self.facts.pending_since if self.facts.pending else self.facts.now
-        self.facts = replace(self.facts, pending=pending, pending_since=since)
+        queued = None if self.is_blind else said
+        self.facts = replace(self.facts, pending=pending, pending_since=since, queued=queued)
 
     def _see_compiling(
         self, processes: ProcessView, marks: Sequence[tuple[int, CompileMark]], elapsed: float

@@ -1,4 +1,4 @@
-"""`glm5 serve` in the order it runs: check, build the command, supervise."""
+"""`glm5 serve` in the order it runs: hold the revision, check, build the command, supervise."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from glm5_service.engine.backend import expected_backend
 from glm5_service.engine.command import engine_command
 from glm5_service.engine.ports import local_url
 from glm5_service.engine.profile import versions
+from glm5_service.engine.revision import held
 from glm5_service.engine.supervisor import Launch, Supervisor
 from glm5_service.errors import ExitCode, Glm5Error
 from glm5_service.preflight.check import Cleared, clear
-from glm5_service.rundir import EngineState, MemoryState, RunDir, write_text
+from glm5_service.rundir import EngineState, MemoryState, PhaseSpan, RunDir, try_write, write_text
 from glm5_service.settings import Settings
 
 log = logging.getLogger("glm5")
@@ -38,24 +39,65 @@ def _serve(settings: Settings) -> ExitCode:
         datefmt="%m-%d %H:%M:%S",  # as vLLM writes it
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    report, cleared = clear(settings)
-    for finding in report.findings:
-        if finding.outcome == "warn":
-            log.warning("preflight rule=%s %s. %s", finding.rule, finding.found, finding.remedy)
-    return asyncio.run(_supervise(prepare(settings, cleared), settings))
+    with held(settings) as settled:
+        return asyncio.run(_supervise(_begin(settled), settled))
+
+
+def _begin(settings: Settings) -> Launch:
+    """Check and prepare; from the first moment engine.json is about this start, also if it comes to nothing."""
+    engine_file = RunDir(settings.run_dir).engine
+    state = EngineState(
+        phase="preflight",
+        since=datetime.now(UTC),
+        reason="the host and the model are checked",
+        remedy="Every rule passes.",
+        model=settings.engine.served_model_name,
+    )
+    try:
+        try_write(engine_file, state)
+        report, cleared = clear(settings)
+        for finding in report.findings:
+            if finding.outcome == "warn":
+                log.warning("preflight rule=%s %s. %s", finding.rule, finding.found, finding.remedy)
+        return prepare(settings, cleared, state)
+    except BaseException as error:  # a signal as well: nobody writes after us
+        try_write(engine_file, _over(state, error))
+        raise
+
+
+def _over(state: EngineState, error: BaseException) -> EngineState:
+    """The last state of a start that ended before there was an engine."""
+    was_told = isinstance(error, (SystemExit, KeyboardInterrupt))
+    why = str(error) if isinstance(error, Glm5Error) else f"internal error: {error!r}"
+    return state.model_copy(
+        update={
+            "phase": "stopped" if was_told else "failed",
+            "condition": "stopped" if was_told else "not_started",
+            "since": datetime.now(UTC),
+            "reason": "told to stop before the engine was started" if was_told else why,
+            "remedy": "" if was_told else "Correct what it names.",
+            "live": False,
+            "phases": [_span(state)],
+        }
+    )
+
+
+def _span(state: EngineState) -> PhaseSpan:
+    return PhaseSpan(phase=state.phase, seconds=(datetime.now(UTC) - state.since).total_seconds())
 
 
 async def _supervise(launch: Launch, settings: Settings) -> ExitCode:
     return await Supervisor(launch, settings).run()
 
 
-def prepare(settings: Settings, cleared: Cleared) -> Launch:
+def prepare(settings: Settings, cleared: Cleared, before: EngineState) -> Launch:
     """The command and the constant part of the state; leaves the token in the run directory."""
     token = secrets.token_urlsafe(32)
     folders = caches.prepare(settings.cache_dir, settings.engine.image)
-    command = engine_command(settings, cleared.model, cleared.profile, token, folders)
-    write_text(RunDir(settings.run_dir).token, token, mode=0o600)
     fit, architecture = cleared.fit, cleared.model.architecture
+    backend = expected_backend(settings.health.expected_backend, cleared.profile, architecture)
+    command = engine_command(settings, cleared.model, cleared.profile, backend, token, folders)
+    write_text(RunDir(settings.run_dir).token, token, mode=0o600)
     identity = EngineState(
         phase="starting",
         since=datetime.now(UTC),
@@ -63,9 +105,10 @@ def prepare(settings: Settings, cleared: Cleared) -> Launch:
         argv=list(command.argv),
         model=settings.engine.served_model_name,
         architecture=architecture,
-        expected_backend=expected_backend(settings.health.expected_backend, cleared.profile, architecture),
+        expected_backend=backend,
         ranks=settings.engine.tensor_parallel_size,
         versions=versions(),
+        phases=[_span(before)],
         memory=MemoryState(
             weights_estimated_bytes=fit.demand.weights if fit else None,
             kv_estimated_tokens=fit.kv_tokens if fit else None,

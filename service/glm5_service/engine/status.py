@@ -13,12 +13,11 @@ from glm5_service.rundir import CompileState, DrainOutcome, EngineState, Phase, 
 
 @dataclass
 class Report:
-    """The history behind the state: phases so far, attested backends, the outcome of draining."""
+    """The history behind the state: phases since the engine was started, attested backends, the outcome of draining."""
 
     identity: EngineState
     attested: list[str] = field(default_factory=list)
     drain: DrainOutcome | None = None
-    written_drain: DrainOutcome | None = None
     _phase: Phase | None = None
     _since: datetime | None = None
     _done: list[PhaseSpan] = field(default_factory=list)
@@ -50,7 +49,7 @@ class Report:
                 "live": verdict.live,
                 "pid": pid,
                 "attested_backends": self.attested,
-                "phases": list(self._done),
+                "phases": [*self.identity.phases, *self._done],
                 "canary": observer.canary,
                 "compiles": CompileState(
                     running_seconds=round(observer.compiled_seconds, 3),

@@ -25,7 +25,7 @@ from glm5_service.engine.process import EngineProcess, adopt_orphans
 from glm5_service.engine.status import Report
 from glm5_service.engine.vllm_api import VllmApi
 from glm5_service.errors import EngineError, ExitCode
-from glm5_service.rundir import EngineState, RunDir, write
+from glm5_service.rundir import DrainOutcome, EngineState, Phase, RunDir, try_write
 from glm5_service.settings import Settings
 
 API_TIMEOUT_SECONDS = 3.0
@@ -63,6 +63,7 @@ class Supervisor:
         self._observer = Observer(Facts(time.monotonic()))
         self._report = Report(launch.identity)
         self._verdict = Verdict("starting", "starting_up", "the engine is started")
+        self._written: tuple[Phase, DrainOutcome | None] | None = None
         self._stop = asyncio.Event()
         self._engine: EngineProcess | None = None
         self._canary: asyncio.Task[None] | None = None
@@ -93,11 +94,11 @@ class Supervisor:
             command.argv, {**command.environment, **command.secrets}, on_line
         )
         log.info("engine started pid=%d", engine.pid)
-        self._judge()
         ended = asyncio.create_task(engine.wait())
         watch = asyncio.create_task(self._watch())
         stop = asyncio.create_task(self._stop.wait())
         try:
+            self._judge()
             await asyncio.wait({ended, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._end(engine, ended)
@@ -106,6 +107,9 @@ class Supervisor:
             for task in (stop, watch, self._canary):
                 if task:
                     task.cancel()
+            if not ended.done():  # whatever went wrong here, an engine that nobody watches must not go on
+                engine.kill()
+                await ended
             left = await asyncio.to_thread(engine.sweep)
             if left:
                 log.warning("killed what the engine left behind processes=%d", left)
@@ -123,7 +127,8 @@ class Supervisor:
         self._observer.facts = replace(self._observer.facts, stop_requested=True)
         self._judge()
         if was_serving and self._settings.api.gate:
-            pending = self._observer.facts.pending
+            seen = self._observer.gate
+            pending = seen.held if seen else self._observer.facts.pending
             outcome = await drain.drain(self._api, self._settings.drain, pending, ended.done)
             drain.record(outcome, self._run_dir, self._settings.drain)
             self._report.drain = outcome
@@ -174,9 +179,9 @@ class Supervisor:
         observer, health = self._observer, self._settings.health
         if (self._canary is None or self._canary.done()) and canary_is_due(
             observer.facts,
+            self._limits,
             idle_seconds=health.canary_idle_seconds,
             last_canary_at=observer.last_canary_at,
-            is_blind=observer.is_blind,
         ):
             self._canary = asyncio.create_task(self._ask_canary())
 
@@ -194,14 +199,15 @@ class Supervisor:
         verdict = assess(facts, self._limits)
         if verdict.ready and not facts.was_ready:
             self._observer.facts = replace(facts, was_ready=True)
-        is_change = verdict.phase != self._verdict.phase or not self._run_dir.engine.exists()
+        is_change = verdict.phase != self._verdict.phase
         self._verdict = verdict
         state = self._state()
         if self._server:
             self._server.post(state)
-        if is_change or state.drain != self._report.written_drain:
-            write(self._run_dir.engine, state)
-            self._report.written_drain = state.drain
+        shown, path = (state.phase, state.drain), self._run_dir.engine
+        # noted only once it is there, so that the next look tries again
+        if (shown != self._written or not path.exists()) and try_write(path, state):
+            self._written = shown
         if is_change:
             level = logging.WARNING if verdict.phase in ("stalled", "failed") else logging.INFO
             log.log(level, "phase=%s reason=%r", verdict.phase, verdict.reason)

@@ -41,12 +41,18 @@ class Steps:
 
 @dataclass(frozen=True)
 class GateCounts:
-    """User requests as the gate counts them."""
+    """User requests as the gate counts them; `running` ones are there whole, `uploading` ones are not yet."""
 
     running: int
     finished: int
     sent: int
     refused: dict[str, int]
+    uploading: int = 0
+
+    @property
+    def held(self) -> int:
+        """All that have not ended."""
+        return self.running + self.uploading
 
 
 @dataclass(frozen=True)
@@ -156,6 +162,6 @@ def _gate_counts(response: httpx.Response | None) -> GateCounts | None:
         return None
     try:
         counts = response.json()
-        return GateCounts(counts["running"], counts["finished"], counts["sent"], counts["refused"])
+        return GateCounts(**{name: counts[name] for name in GateCounts.__dataclass_fields__})
     except (ValueError, KeyError, TypeError):
         return None

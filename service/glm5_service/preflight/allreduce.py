@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 # each rank adds 16 MiB of ones, enough for NCCL to leave its small-message path
 PROGRAM = """
@@ -32,10 +34,11 @@ os._exit(0)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it went; `error` is None if every rank got the right sum."""
+    """How it went; `error` is None if every rank got the right sum, `is_hang` says that none failed and some went on."""
 
     seconds: float
     error: str | None
+    is_hang: bool = False
 
 
 def run(ranks: int, backend: str, timeout: float, program: str = PROGRAM) -> Outcome:
@@ -68,15 +71,28 @@ def run(ranks: int, backend: str, timeout: float, program: str = PROGRAM) -> Out
 
 
 def _judge(running: list[subprocess.Popen[str]], started: float, timeout: float) -> Outcome:
+    """The first rank that fails is the cause; those that wait for it are not."""
+    ends: SimpleQueue[tuple[int, int, str]] = SimpleQueue()
     for rank, process in enumerate(running):
+        threading.Thread(target=_report, args=(rank, process, ends), daemon=True).start()
+    left = set(range(len(running)))
+    while left:
         try:
-            _, errors = process.communicate(timeout=max(timeout - (time.monotonic() - started), 0.01))
-        except subprocess.TimeoutExpired:
-            return Outcome(time.monotonic() - started, f"rank {rank} did not end in {timeout:g} s")
-        if process.returncode:
+            rank, code, errors = ends.get(timeout=max(timeout - (time.monotonic() - started), 0.01))
+        except Empty:
+            names = ", ".join(map(str, sorted(left)))
+            who = f"rank {names}" if len(left) == 1 else f"ranks {names}"
+            return Outcome(time.monotonic() - started, f"{who} did not end in {timeout:g} s", is_hang=True)
+        if code:
             last = (errors.strip().splitlines() or ["no output"])[-1]
-            return Outcome(time.monotonic() - started, f"rank {rank} ended with {process.returncode}: {last}")
+            return Outcome(time.monotonic() - started, f"rank {rank} ended with {code}: {last}")
+        left.discard(rank)
     return Outcome(time.monotonic() - started, None)
+
+
+def _report(rank: int, process: subprocess.Popen[str], ends: SimpleQueue[tuple[int, int, str]]) -> None:
+    _, errors = process.communicate()
+    ends.put((rank, process.returncode, errors))
 
 
 def _free_port() -> int:

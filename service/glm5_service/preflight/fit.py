@@ -1,6 +1,6 @@
 """How much memory a model takes and how long a context fits: arithmetic on what the plugin says of the file. Pure.
 
-Latent attention replicates its KV cache on every GPU.
+Latent attention replicates its KV cache on every GPU, but for decode context parallelism, which shares it out.
 """
 
 from __future__ import annotations
@@ -11,37 +11,78 @@ from glm5_service.engine.command import Profile
 from glm5_service.engine.inspect import GgufFacts
 from glm5_service.errors import FitError
 
+GIB = 1024**3
 FLOAT_BYTES = 2  # float16 and bfloat16
-# fp8_ds_mla: 512 fp8 values, 4 float32 scales, 64 bf16 rope values; the indexer: 128 fp8 values and a float32 scale
-FP8_ROW_BYTES = 656
+# rows with scales beside them. fp8_ds_mla: 512 fp8 values, 4 float32 scales, 64 bf16 rope values; nvfp4_ds_mla: as vLLM's
+# mla_attention.py says. A row of plain fp8 has no scales, one byte a value
+PACKED_ROW_BYTES = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
+# the indexer's: 128 fp8 values and a float32 scale
 FP8_INDEX_ROW_BYTES = 132
-# CUDA context, NCCL buffers and activations of one GPU, and the graphs of all batch sizes; to be measured on SM120
-CONTEXT_BYTES = 2 * 1024**3
-GRAPH_BYTES = 2 * 1024**3
+# what backends of vLLM's own keep packed although it is asked for by another name (its mla_attention.py)
+PACKING = {
+    "FLASHMLA_SPARSE": ("fp8", "fp8_e4m3"),
+    "FLASHINFER_MLA_SPARSE_SM120": ("auto", "fp8", "fp8_e4m3"),
+}
+
+# guessed, to be measured on SM120: CUDA context, NCCL buffers and small activations of one GPU, and the graphs of all
+# batch sizes
+CONTEXT_BYTES = 2 * GIB
+GRAPH_BYTES = 2 * GIB
+
+# exact, from vLLM 0.33.0. The indexer gathers keys into 8 times `factor` rows for every token of the longest context
+# (get_max_prefill_buffer_size in v1/attention/backends/mla/indexer.py); the factor is 5 up to 256 Ki tokens, else 2
+# (config/vllm.py)
+GATHER_ROWS = 8
+SHORT_CONTEXT = 256 * 1024
+SHORT_FACTOR, LONG_FACTOR = 5, 2
+# the indexer's scores of one chunk (VLLM_SPARSE_INDEXER_MAX_LOGITS_MB)
+LOGITS_BYTES = 512 * 1024**2
+# what the experts of GLM-5 put out for a token before it is summed (fused_moe.py of vllm-gguf-plugin): 8 experts, hidden
+# size 6144
+EXPERT_VALUES = 8 * 6144
+# tokens of one step by the memory of a card (get_batch_defaults in engine/arg_utils.py)
+STEP_TOKENS = ((160 * GIB, 16384), (70 * GIB, 8192), (0, 2048))
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Memory of one GPU (of the host on the cpu profile), in bytes."""
+    """Memory of one GPU (of the host on the cpu profile), in bytes; `kv_ranks` GPUs share a request's KV cache."""
 
     weights: int
     kv_per_token: int
     graphs: int
     context: int
+    gather: int = 0
+    step: int = 0
+    kv_ranks: int = 1
+
+    @property
+    def exact(self) -> int:
+        """What arithmetic gives, without what is guessed."""
+        return self.weights + self.gather + self.step
+
+    @property
+    def total(self) -> int:
+        """All but the KV cache."""
+        return self.exact + self.graphs + self.context
+
+    def tokens(self, room: int) -> int:
+        """Tokens of KV cache in `room` bytes of each GPU."""
+        return max(room, 0) // self.kv_per_token * self.kv_ranks
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether the demand fits into `available` bytes, and how many tokens of KV cache remain."""
+    """Whether the demand fits into `available` bytes, and how many tokens of KV cache remain.
+
+    `most_tokens` would remain if all that is guessed took nothing; every context up to `longest_context` fits.
+    """
 
     demand: Demand
     available: int
     kv_tokens: int
-
-    @property
-    def longest_context(self) -> int:
-        """The longest single context, in tokens."""
-        return self.kv_tokens
+    most_tokens: int
+    longest_context: int
 
 
 def demand(
@@ -53,42 +94,115 @@ def demand(
     *,
     eager: bool,
     with_draft: bool = False,
+    stages: int = 1,
+    kv_ranks: int = 1,
+    max_context: int = 0,
+    step_tokens: int = 0,
 ) -> Demand:
-    """What each of `ranks` GPUs must hold; `with_draft` counts the block that predicts several tokens."""
-    weights = gguf.weights.rank_bytes(ranks, dtype_bytes)
+    """What each of `ranks` GPUs of the heaviest pipeline stage must hold.
+
+    Args:
+        gguf: the model.
+        profile: cpu counts weights and KV cache only.
+        ranks: GPUs of one stage.
+        dtype_bytes: size of an activation.
+        kv_dtype: the KV cache's type as it is stored, see `stored_kv_dtype`.
+        eager: without CUDA graphs.
+        with_draft: the block that predicts several tokens is loaded too, with a KV cache of its own.
+        stages: pipeline stages that the layers are spread over.
+        kv_ranks: GPUs that share the KV cache of a request (decode context parallelism).
+        max_context: longest context that is served, in tokens.
+        step_tokens: most tokens of one step.
+    """
+    layers = gguf.hyperparameters.layers
+    # whole layers: the heaviest stage has those that do not divide evenly
+    weights = _up(gguf.weights.rank_bytes(ranks, dtype_bytes) * _up(layers, stages), layers)
     if with_draft:
         weights += gguf.draft_weights.rank_bytes(ranks, dtype_bytes)
+    on_gpu = profile == "cuda"
     return Demand(
         weights=weights,
-        kv_per_token=kv_bytes_per_token(gguf, profile, dtype_bytes, kv_dtype),
+        kv_per_token=kv_bytes_per_token(
+            gguf, profile, dtype_bytes, kv_dtype, stages=stages, with_draft=with_draft
+        ),
         graphs=0 if eager else GRAPH_BYTES,
-        context=CONTEXT_BYTES if profile == "cuda" else 0,
+        context=CONTEXT_BYTES if on_gpu else 0,
+        gather=max_context * _gather_bytes_per_token(max_context) if on_gpu else 0,
+        # one after the other in every layer, so the larger one counts
+        step=max(LOGITS_BYTES, step_tokens * EXPERT_VALUES * dtype_bytes) if on_gpu else 0,
+        kv_ranks=kv_ranks,
     )
 
 
-def kv_bytes_per_token(gguf: GgufFacts, profile: Profile, dtype_bytes: int, kv_dtype: str) -> int:
+def kv_bytes_per_token(
+    gguf: GgufFacts,
+    profile: Profile,
+    dtype_bytes: int,
+    kv_dtype: str,
+    *,
+    stages: int = 1,
+    with_draft: bool = False,
+) -> int:
     """KV cache of one token: the latent and rope row of every layer, the key row of every layer with an indexer."""
     h = gguf.hyperparameters
-    is_fp8 = kv_dtype.startswith("fp8")
-    row = FP8_ROW_BYTES if is_fp8 else (h.kv_lora + h.rope_dim) * dtype_bytes
+    value_bytes = 1 if kv_dtype.startswith("fp8") else dtype_bytes
+    row = PACKED_ROW_BYTES.get(kv_dtype, (h.kv_lora + h.rope_dim) * value_bytes)
     # the cpu profile keeps the indexer's keys in the activation type
     index_row = h.indexer_dim * dtype_bytes if profile == "cpu" else FP8_INDEX_ROW_BYTES
-    return h.layers * row + gguf.indexer_layers * index_row
+    # the draft's block is a layer with an indexer
+    layers, indexer_layers = _up(h.layers, stages) + with_draft, _up(gguf.indexer_layers, stages) + with_draft
+    return layers * row + indexer_layers * index_row
+
+
+def stored_kv_dtype(asked: str, backend: str | None, capability: tuple[int, int]) -> str:
+    """The type in which `backend` (None: the plugin's) keeps a KV cache of the type that is asked for."""
+    if asked in PACKING.get(backend or "", ()):
+        return "fp8_ds_mla"
+    # vLLM's model_executor/models/config.py
+    return "fp8_e4m3" if asked == "auto" and capability[0] == 10 else asked
+
+
+def default_step_tokens(gpu_bytes: int) -> int:
+    """Most tokens that vLLM's API server puts into one step on such a GPU, if nobody says."""
+    return next(tokens for least, tokens in STEP_TOKENS if gpu_bytes >= least)
 
 
 def fit_gpu(need: Demand, total: int, utilization: float) -> Fit:
     """The fit on one GPU of `total` bytes of which the engine may use `utilization`; raises FitError if weights don't."""
     available = int(total * utilization)
-    left = available - need.weights - need.graphs - need.context
-    if left <= need.kv_per_token:
-        wanted = need.weights + need.graphs + need.context
+    room = available - need.total
+    if room <= need.kv_per_token:
         raise FitError(
             "the model does not fit on a GPU",
-            f"{gib(wanted)} of weights, graphs and context",
+            f"{gib(need.total)} of weights, buffers, graphs and context",
             expected=f"less than {gib(available)} ({utilization:.0%} of {gib(total)})",
             remedy="Spread it over more GPUs (engine.tensor_parallel_size) or take a smaller quantisation.",
         )
-    return Fit(need, available, left // need.kv_per_token)
+    return Fit(
+        need,
+        available,
+        need.tokens(room),
+        need.tokens(available - need.exact),
+        _longest_context(need, room + need.gather),
+    )
+
+
+def _longest_context(need: Demand, room: int) -> int:
+    """The longest context whose KV cache and gather buffer fit into `room` bytes, and with it every shorter one."""
+    short, long = (
+        room * need.kv_ranks // (need.kv_per_token + _gather_bytes_per_token(tokens) * need.kv_ranks)
+        for tokens in (SHORT_CONTEXT, SHORT_CONTEXT + 1)
+    )
+    return short if short < SHORT_CONTEXT else long
+
+
+def _gather_bytes_per_token(max_context: int) -> int:
+    factor = SHORT_FACTOR if max_context <= SHORT_CONTEXT else LONG_FACTOR
+    return GATHER_ROWS * factor * FP8_INDEX_ROW_BYTES
+
+
+def _up(count: int, parts: int) -> int:
+    return -(-count // parts)
 
 
 def fit_cpu(need: Demand, available: int, kv_cache_bytes: int) -> Fit:
@@ -101,7 +215,8 @@ def fit_cpu(need: Demand, available: int, kv_cache_bytes: int) -> Fit:
             expected=f"less than {gib(available)}",
             remedy="Lower engine.cpu_kv_cache_gib or take a smaller model.",
         )
-    return Fit(need, available, kv_cache_bytes // need.kv_per_token)
+    tokens = need.tokens(kv_cache_bytes)
+    return Fit(need, available, tokens, tokens, tokens)
 
 
 def gib(count: int) -> str:

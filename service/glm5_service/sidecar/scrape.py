@@ -35,7 +35,7 @@ class Scraper:
         self._client = httpx.AsyncClient(timeout=timeout, trust_env=False)
 
     async def scrape(self) -> Scraped:
-        """One reading. Without the supervisor, the state is the one it last wrote."""
+        """One reading. Without the supervisor, the state is the one that was last written, neither ready nor alive."""
         points: list[Point] = []
         answer, page = await asyncio.gather(
             self._timed("supervisor", points, lambda: self._get(f"{self._supervisor}/status")),
@@ -47,7 +47,7 @@ class Scraper:
                 state = EngineState.model_validate_json(answer)
             except ValidationError:
                 points.append(Point("glm5_sidecar_scrape_success", 0, ("supervisor",)))
-        state = state or read(self._run_dir.engine, EngineState)
+        state = state or _unconfirmed(read(self._run_dir.engine, EngineState))
         is_there = self._run_dir.path.is_dir()
         points.append(Point("glm5_sidecar_scrape_success", is_there, ("run_directory",)))
         return Scraped(
@@ -88,3 +88,10 @@ class Scraper:
         seconds = time.perf_counter() - started
         points.append(Point("glm5_sidecar_scrape_duration_seconds", seconds, (target,)))
         return text
+
+
+def _unconfirmed(state: EngineState | None) -> EngineState | None:
+    """A written state that no supervisor stands for: nothing is ready, and alive is at most what is still checked."""
+    if state is None:
+        return None
+    return state.model_copy(update={"ready": False, "live": state.live and state.phase == "preflight"})

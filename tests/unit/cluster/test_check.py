@@ -41,6 +41,7 @@ WANTED = Wanted(
     names=frozenset({"glm5"}),
 )
 FACTS = ClusterFacts(
+    silent_groups=frozenset({"metrics.k8s.io"}),
     namespace="llm",
     version=(1, 31),
     nodes=(NODE,),
@@ -89,6 +90,18 @@ def test_a_cluster_that_has_everything_passes() -> None:
             "warn",
             {"storage_classes": frozenset({"slow"})},
             "no storage class nvme; there are: slow",
+        ),
+        (
+            "definitions",
+            "fail",
+            {"kinds": frozenset(), "silent_groups": frozenset({"monitoring.coreos.com"})},
+            "the server does not know apps/StatefulSet",
+        ),
+        (
+            "definitions",
+            "warn",
+            {"kinds": frozenset({"apps/StatefulSet"}), "silent_groups": frozenset({"monitoring.coreos.com"})},
+            "no answer about monitoring.coreos.com/PodMonitor",
         ),
         (
             "definitions",

@@ -13,7 +13,7 @@ from lightkube import Client
 from lightkube.resources.core_v1 import Event, Node, Pod
 
 from glm5_service.cluster.api import Cluster
-from glm5_service.cluster.events import Change, Watcher
+from glm5_service.cluster.events import Change, Watcher, run
 from glm5_service.cluster.screen import duration_text, status_text
 from glm5_service.cluster.status import Fault, PodStatus, read_status
 from glm5_service.errors import SourceError
@@ -46,6 +46,16 @@ class FakeCluster:
 
     def run_dir(self, pod: str, container: str) -> tuple[dict[str, object], dict[str, object]]:
         return {"phase": "fetching"}, {}
+
+
+class NamespacedRole(FakeCluster):
+    """Refuses all that is not the pods themselves."""
+
+    def nodes(self) -> list[object]:
+        raise SourceError("the cluster refused", "nodes is forbidden")
+
+    def events_of(self, pod: Pod) -> list[Event]:
+        raise SourceError("the cluster refused", "events is forbidden")
 
 
 def pod(**status: object) -> Pod:
@@ -92,6 +102,61 @@ def test_restart_of_a_hung_engine_is_a_failure(message: str, shown: bool) -> Non
     fault = Fault("engine", 0, "Error", message, ENDED, f"{LOGS} -c engine --previous")
 
     assert status.fault == (fault if shown else None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "shown"),
+    [
+        ("OOMKilled", "a line\nINFO 200 OK", "OOMKilled: INFO 200 OK"),
+        ("OOMKilled", "", "OOMKilled"),
+        ("Error", "engine ended", "engine ended"),
+        ("Error", "", "Error"),
+        ("Completed", "told to stop", "told to stop"),
+    ],
+)
+def test_cause_of_a_failure_is_never_hidden_by_its_log(reason: str, message: str, shown: str) -> None:
+    """The end of a killed container's log does not say why it was killed; Kubernetes' reason does, where it is one."""
+    fault = Fault("engine", 137, reason, message, ENDED, LOGS)
+    text = status_text([PodStatus(**{**vars(STATUS), "fault": fault})], NOW)
+
+    assert f"last failure  engine ended with 137, 30 min 00 s ago: {shown}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("phase", "engine_runs", "shown"),
+    [("ready", True, True), ("ready", False, False), ("loading", False, False), ("failed", False, True),
+     ("stopped", False, True)],
+)  # fmt: skip
+def test_engine_that_does_not_run_has_no_phase_of_a_running_one(
+    monkeypatch: pytest.MonkeyPatch, phase: str, engine_runs: bool, shown: bool
+) -> None:
+    """What an engine wrote before it was killed is not shown as if it were so; how it ended is."""
+    running, waiting = {"running": {}}, {"waiting": {"reason": "CrashLoopBackOff"}}
+    states = {"metrics": running, "engine": running if engine_runs else waiting}
+    found = pod(
+        containerStatuses=[
+            {"name": name, "restartCount": 0, "image": "", "imageID": "", "ready": False, "state": state}
+            for name, state in states.items()
+        ]
+    )
+    engine = {"phase": phase}
+    monkeypatch.setattr(FakeCluster, "run_dir", lambda *_: ({}, engine))
+
+    assert read_status(FakeCluster(found), "glm5")[0].engine == (engine if shown else {})  # type: ignore[arg-type]
+
+
+def test_what_a_role_may_not_read_takes_nothing_else_away() -> None:
+    """Without a right to nodes and events a waiting pod still has the scheduler's words, and says what is missing."""
+    refusal = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    found = pod(conditions=[refusal])
+    found.spec.nodeName = None  # type: ignore[union-attr]
+    status = read_status(NamespacedRole(found), "glm5")[0]  # type: ignore[arg-type]
+
+    assert status.why_pending == (
+        "the scheduler says: 0/3 nodes are available",
+        "nodes cannot be looked at: the cluster refused: nodes is forbidden",
+    )
+    assert status.events == ("cannot be read: the cluster refused: events is forbidden",)
 
 
 def test_release_without_pods_is_an_error() -> None:
@@ -151,6 +216,27 @@ def test_own_use_is_of_pods_that_are_not_over(cluster: Cluster, monkeypatch: pyt
 
     assert cluster.own_use({"a": "b"}) == {"nvidia.com/gpu": 8}
     assert cluster.own_use({}) == {}
+
+
+def test_part_of_the_api_that_is_down_leaves_the_rest(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API group whose server is down, slow or gone is named; the kinds of all others are known."""
+    groups = {"metrics.k8s.io": 503, "left.io": 404, "apps": 200, "slow.io": 0}
+    index = [{"name": name, "preferredVersion": {"groupVersion": f"{name}/v1"}} for name in groups]
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/apis":
+            return httpx2.Response(200, json={"groups": index})
+        status = groups[request.url.path.split("/")[2]]
+        if status == 0:
+            raise httpx2.ReadTimeout("no answer")
+        return httpx2.Response(status, json={"resources": [{"kind": "StatefulSet"}]})
+
+    http = httpx2.Client(transport=httpx2.MockTransport(answer), base_url="https://cluster")
+    monkeypatch.setattr(cluster.client._client, "_client", http)
+
+    assert cluster._kinds() == ({"apps/StatefulSet"}, {"metrics.k8s.io", "left.io", "slow.io"})
 
 
 def test_events_that_say_the_same_are_one_line() -> None:
@@ -256,3 +342,37 @@ def test_watcher_tells_each_change_once(tmp_path: Path) -> None:
         [Change("StagingFailed", "OutOfSpace: 3 GB missing", True)],
         [],
     ]
+
+
+def test_events_outlive_an_api_server_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside a serving engine nothing ends because the cluster does not answer: it is asked again, and told by then."""
+    (tmp_path / "engine.json").write_text(json.dumps({"phase": "ready", "reason": "it answers"}))
+    refused = httpx2.ConnectError("connection refused")
+    answers: list[object] = [refused, refused, Pod.from_dict({"metadata": {"namespace": "llm", "uid": "u"}})]
+    told: list[Event] = []
+
+    class Server:
+        def __init__(self, namespace: str) -> None:
+            pass
+
+        def get(self, kind: type[Pod], name: str) -> object:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        def create(self, event: Event) -> None:
+            told.append(event)
+            raise SystemExit
+
+    monkeypatch.setenv("POD_NAME", "glm5-0")
+    monkeypatch.setenv("POD_NAMESPACE", "llm")
+    monkeypatch.setattr("glm5_service.cluster.events.Client", Server)
+    monkeypatch.setattr("glm5_service.cluster.events.POLL_SECONDS", 0)
+    with pytest.raises(SystemExit):
+        run(tmp_path)
+
+    assert [(event.reason, event.involvedObject.uid) for event in told] == [("EngineReady", "u")]
+    assert caplog.text.count("connection refused") == 1

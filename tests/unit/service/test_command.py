@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.engine.command import engine_command
+from glm5_service.engine.command import Profile, engine_command
 from glm5_service.engine.inspect import ModelFacts
 from glm5_service.engine.profile import resolve_profile
 from glm5_service.errors import EngineError
@@ -24,7 +24,9 @@ def _flags(argv: tuple[str, ...]) -> dict[str, str]:
 
 def test_cpu_command() -> None:
     """The cpu profile runs eagerly, sizes the KV cache by environment and asks nothing of the network."""
-    command = engine_command(load(environ={"GLM5_RUN_DIR": "/run/glm5"}).settings, MODEL, "cpu", "token", {})
+    command = engine_command(
+        load(environ={"GLM5_RUN_DIR": "/run/glm5"}).settings, MODEL, "cpu", None, "token", {}
+    )
     assert command.argv[:4] == (sys.executable, "-m", "glm5_vllm.serve", str(MODEL.path))
     assert "--enforce-eager" in command.argv
     assert "--gpu-memory-utilization" not in command.argv
@@ -44,23 +46,41 @@ def test_cpu_command() -> None:
 def test_cuda_command() -> None:
     """The cuda profile compiles, and passes memory and tensor parallel size on."""
     settings = load(environ={"GLM5_ENGINE__TENSOR_PARALLEL_SIZE": "8"}).settings
-    command = engine_command(settings, MODEL, "cuda", "token", {})
+    command = engine_command(settings, MODEL, "cuda", None, "token", {})
     flags = _flags(command.argv)
     assert (flags["--tensor-parallel-size"], flags["--gpu-memory-utilization"]) == ("8", "0.92")
     assert "--enforce-eager" not in command.argv
     assert "VLLM_CPU_KVCACHE_SPACE" not in command.environment
 
 
+@pytest.mark.parametrize(
+    ("profile", "asked", "expected", "flag"),
+    [
+        ("cuda", None, "TRITON_MLA_SPARSE", "TRITON_MLA_SPARSE"),
+        ("cuda", "FLASHMLA_SPARSE", None, "FLASHMLA_SPARSE"),
+        ("cuda", None, None, None),
+        ("cpu", None, "TORCH_MLA_SPARSE", None),
+    ],
+)
+def test_the_expected_backend_is_asked_for(
+    profile: Profile, asked: str | None, expected: str | None, flag: str | None
+) -> None:
+    """vLLM would prefer its own where it has one (SM90, SM100); the cpu platform has one choice."""
+    environ = {"GLM5_ENGINE__ATTENTION_BACKEND": asked} if asked else {}
+    command = engine_command(load(environ=environ).settings, MODEL, profile, expected, "token", {})
+    assert _flags(command.argv).get("--attention-backend") == flag
+
+
 def test_extra_arguments_come_last() -> None:
     """What the user adds stands last, where argparse lets it win."""
     settings = load(environ={"GLM5_ENGINE__EXTRA_ARGS": "--dtype half"}).settings
-    assert engine_command(settings, MODEL, "cpu", "token", {}).argv[-2:] == ("--dtype", "half")
+    assert engine_command(settings, MODEL, "cpu", None, "token", {}).argv[-2:] == ("--dtype", "half")
 
 
 def test_api_key_is_not_on_the_command_line() -> None:
     """The key goes by environment only, where other users of the host do not see it."""
     command = engine_command(
-        load(environ={"GLM5_ENGINE__API_KEY": "hunter2"}).settings, MODEL, "cpu", "token", {}
+        load(environ={"GLM5_ENGINE__API_KEY": "hunter2"}).settings, MODEL, "cpu", None, "token", {}
     )
     assert "hunter2" not in " ".join(command.argv)
     assert command.secrets["VLLM_API_KEY"] == "hunter2"

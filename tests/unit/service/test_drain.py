@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from glm5_service.engine import drain as module
 from glm5_service.engine.vllm_api import GateCounts, VllmApi
-from glm5_service.rundir import DrainOutcome
+from glm5_service.rundir import DrainOutcome, RunDir
 from glm5_service.settings.operation import DrainSettings
 
 LOST = None
 
 
-def _counts(running: int, finished: int = 0, refused: int = 0) -> GateCounts:
-    return GateCounts(running, finished, 0, {"draining": refused})
+def _counts(running: int, finished: int = 0, refused: int = 0, uploading: int = 0) -> GateCounts:
+    return GateCounts(running, finished, 0, {"draining": refused}, uploading)
 
 
 class _Api:
@@ -56,6 +57,15 @@ def test_finished_and_refused_are_counted() -> None:
     outcome = _drain(_Api([_counts(2, 10)], [_counts(2, 10), _counts(1, 11, 3), _counts(0, 12, 4)]))
     assert (outcome.finished, outcome.aborted, outcome.refused) == (2, 0, 4)
     assert outcome.reason == "all requests finished"
+
+
+def test_a_request_that_still_arrives_is_waited_for() -> None:
+    """A body on its way when the drain begins becomes a request and finishes; one that never arrives is aborted."""
+    arrives = [_counts(0, uploading=1), _counts(1), _counts(0, 1)]
+    outcome = _drain(_Api([arrives[0]], arrives))
+    assert (outcome.finished, outcome.aborted) == (1, 0)
+    outcome = _drain(_Api([arrives[0]], [arrives[0]]), limit=0)
+    assert (outcome.finished, outcome.aborted) == (0, 1)
 
 
 def test_a_gate_that_answers_late_is_waited_for() -> None:
@@ -97,3 +107,13 @@ def test_an_engine_that_ended_is_not_waited_for() -> None:
     """Requests that ran when it ended are lost."""
     outcome = _drain(_Api([_counts(3)], [LOST]), has_ended=True)
     assert (outcome.aborted, outcome.reason) == (3, "the engine ended while draining")
+
+
+def test_an_outcome_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """Without a place for drain.json the termination message still says how the requests ended, and nothing is raised."""
+    (tmp_path / "file").touch()
+    (tmp_path / "end").touch()
+    outcome = DrainOutcome(finished=2, aborted=1, refused=0, seconds=3, reason="the limit was reached")
+    settings = DrainSettings(termination_log=tmp_path / "end")
+    module.record(outcome, RunDir(tmp_path / "file"), settings)
+    assert (tmp_path / "end").read_text() == "drained: 2 finished, 1 aborted in 3 s; the limit was reached\n"

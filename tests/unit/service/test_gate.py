@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -59,6 +60,29 @@ class Client:
                 return await client.request(method, path, **kwargs)
 
         return asyncio.run(call())
+
+
+class _Sent(list[Any]):
+    """The messages of an answer."""
+
+    async def __call__(self, message: Any) -> None:
+        self.append(message)
+
+
+def _scope() -> dict[str, Any]:
+    return {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"", "headers": []}
+
+
+def _client(*messages: Any) -> Any:
+    """Sends these messages and then nothing more."""
+    left = list(messages)
+
+    async def receive() -> Any:
+        if not left:
+            await asyncio.sleep(60)
+        return left.pop(0)
+
+    return receive
 
 
 @pytest.mark.parametrize("route", [*PUBLIC_ROUTES, "OPTIONS:/v1/completions"])
@@ -168,12 +192,69 @@ def test_a_request_counts_as_running_until_its_last_part() -> None:
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
         seen.append(gate.traffic.running)
 
     gate = Gate(app, GatePolicy(TOKEN))
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
-    asyncio.run(gate(scope, None, None))  # type: ignore[arg-type]
+    asyncio.run(gate(_scope(), _client({"type": "http.request"}), _Sent()))
     assert (seen, gate.traffic.running, gate.traffic.finished) == ([1], 0, 1)
+
+
+def test_a_request_runs_only_when_its_body_is_whole() -> None:
+    """What a client still sends is no work that the engine could have; it counts apart until its last part."""
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(3):
+            seen.append((gate.traffic.uploading, gate.traffic.running))
+            await receive()
+        seen.append((gate.traffic.uploading, gate.traffic.running))
+
+    gate = Gate(app, GatePolicy(TOKEN))
+    part = {"type": "http.request", "body": b"x", "more_body": True}
+    asyncio.run(gate(_scope(), _client(part, part, {**part, "more_body": False}), _Sent()))
+    assert seen == [(1, 0), (1, 0), (1, 0), (0, 1)]
+    assert (gate.traffic.uploading, gate.traffic.running, gate.traffic.finished) == (0, 0, 1)
+
+
+def test_a_client_that_leaves_while_it_sends_never_ran() -> None:
+    """A connection that breaks before the body is whole leaves no count behind."""
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((await receive())["type"])
+        seen.append((gate.traffic.uploading, gate.traffic.running))
+
+    gate = Gate(app, GatePolicy(TOKEN))
+    asyncio.run(gate(_scope(), _client({"type": "http.disconnect"}), _Sent()))
+    assert seen == ["http.disconnect", (1, 0)]
+    assert (gate.traffic.uploading, gate.traffic.running) == (0, 0)
+
+
+def test_a_body_that_does_not_arrive_in_time_is_refused() -> None:
+    """A client that stops sending gets 408 on a closed connection, is counted as refused and not as finished."""
+    sent = _Sent()
+    gate = Gate(_app(), GatePolicy(TOKEN, upload_seconds=0.05))
+    part = {"type": "http.request", "body": b"{", "more_body": True}
+    asyncio.run(gate(_scope(), _client(part), sent))
+    assert (sent[0]["status"], dict(sent[0]["headers"])[b"connection"]) == (408, b"close")
+    assert "no whole request within 0.05 s" in sent[1]["body"].decode()
+    traffic = gate.traffic
+    assert (traffic.refused["upload"], traffic.finished, traffic.uploading) == (1, 0, 0)
+
+
+def test_an_answer_may_take_longer_than_an_upload() -> None:
+    """The time of the upload is no limit for what follows it."""
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        with contextlib.suppress(TimeoutError):
+            seen.append(await asyncio.wait_for(receive(), 0.2))
+
+    gate = Gate(app, GatePolicy(TOKEN, upload_seconds=0.05))
+    asyncio.run(gate(_scope(), _client({"type": "http.request"}), _Sent()))
+    assert (seen, gate.traffic.refused["upload"]) == ([], 0)
 
 
 def test_websockets_are_closed() -> None:
@@ -189,5 +270,5 @@ def test_websockets_are_closed() -> None:
 
 def test_policy_survives_the_environment() -> None:
     """The policy that the supervisor writes is the one the gate reads."""
-    policy = GatePolicy("t", ("GET:/x",), 5)
+    policy = GatePolicy("t", ("GET:/x",), 5, 7.5)
     assert GatePolicy.from_json(policy.to_json()) == policy

@@ -12,7 +12,8 @@ LIMITS = Limits(stall_seconds=120, compile_cap_seconds=600, canary_failures=3)
 SERVING = Facts(
     now=1000, startup="warming", api_answered=True, canary_passed=True, was_ready=True, progress_at=995
 )
-BUSY = replace(SERVING, pending=2, pending_since=990.0)
+BUSY = replace(SERVING, pending=2, pending_since=990.0, queued=2)
+STALE = replace(BUSY, queued=0)
 
 
 @pytest.mark.parametrize(
@@ -89,23 +90,26 @@ def test_waiting_counts_from_the_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "last", "blind", "due"),
+    ("facts", "last", "due"),
     [
-        pytest.param(Facts(0), None, False, False, id="API not up"),
-        pytest.param(Facts(0, api_answered=True), None, False, True, id="first"),
-        pytest.param(SERVING, 950.0, False, False, id="a token came lately"),
-        pytest.param(replace(SERVING, now=1055), 950.0, False, True, id="idle for long"),
-        pytest.param(replace(BUSY, now=1055), 950.0, False, False, id="users wait"),
+        pytest.param(Facts(0), None, False, id="API not up"),
+        pytest.param(Facts(0, api_answered=True), None, True, id="first"),
+        pytest.param(SERVING, 950.0, False, id="a token came lately"),
+        pytest.param(replace(SERVING, now=1055), 950.0, True, id="idle for long"),
+        pytest.param(replace(BUSY, now=1055), 950.0, False, id="users wait"),
         pytest.param(
-            replace(BUSY, now=1055), 950.0, True, True, id="users wait, and counters cannot be read"
+            replace(BUSY, now=1055, queued=None), 950.0, True, id="users wait, and counters cannot be read"
         ),
-        pytest.param(replace(SERVING, canary_failures=1), 996.0, False, False, id="failed just now"),
-        pytest.param(
-            replace(SERVING, canary_failures=1, now=1001), 996.0, False, True, id="again after a failure"
-        ),
-        pytest.param(replace(SERVING, now=9999, stop_requested=True), 1.0, False, False, id="draining"),
+        pytest.param(replace(STALE, now=1024), 950.0, False, id="the engine says it has nothing, lately"),
+        pytest.param(replace(STALE, now=1025), 950.0, True, id="and for a quarter of the stall limit"),
+        pytest.param(replace(STALE, now=1025, pending_since=1000.0), 950.0, False, id="a request just came"),
+        pytest.param(replace(STALE, now=1025, compiling="ptxas"), 950.0, False, id="it compiles for users"),
+        pytest.param(replace(STALE, now=1025, canary_failures=1), 1020.0, True, id="users wait, one failed"),
+        pytest.param(replace(SERVING, canary_failures=1), 996.0, False, id="failed just now"),
+        pytest.param(replace(SERVING, canary_failures=1, now=1001), 996.0, True, id="again after a failure"),
+        pytest.param(replace(SERVING, now=9999, stop_requested=True), 1.0, False, id="draining"),
     ],
 )
-def test_canary_is_due(facts: Facts, last: float | None, blind: bool, due: bool) -> None:
+def test_canary_is_due(facts: Facts, last: float | None, due: bool) -> None:
     """The canary goes out when it tells something new and takes nobody's place."""
-    assert canary_is_due(facts, idle_seconds=60, last_canary_at=last, is_blind=blind) is due
+    assert canary_is_due(facts, LIMITS, idle_seconds=60, last_canary_at=last) is due

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from glm5_service.engine.backend import BackendCheck, check_backend, expected_backend
-from glm5_service.engine.health import Facts
+from glm5_service.engine.health import Facts, Limits, Verdict, assess, canary_is_due
 from glm5_service.engine.logwatch import LogFacts, read_line
 from glm5_service.engine.observe import BLIND_SECONDS, Observer
 from glm5_service.engine.processes import ProcessView
@@ -28,8 +29,13 @@ vllm:request_success_total{engine="0",finished_reason="abort",model_name="glm-5"
 """
 
 
-def _page(tokens: float, aborted: int = 0) -> str:
+LIMITS = Limits(stall_seconds=120, compile_cap_seconds=600, canary_failures=3)
+CANARY_SECONDS = 30
+
+
+def _page(tokens: float, aborted: int = 0, running: int = 0) -> str:
     return (
+        f'vllm:num_requests_running{{engine="0"}} {running}\n'
         f'vllm:generation_tokens_total{{engine="0"}} {tokens}\n'
         f'vllm:request_success_total{{engine="0",finished_reason="abort"}} {aborted}\n'
     )
@@ -132,14 +138,68 @@ def test_processes_may_come_and_go_before_readiness() -> None:
 def test_canary_that_fails_while_others_get_tokens_says_nothing() -> None:
     """A canary that times out behind user work is inconclusive; on an idle engine it is a failure."""
     observer = _observer()
-    _look(observer, 1, page=_page(1), gate=_gate(1))
+    _look(observer, 1, page=_page(1, running=1), gate=_gate(1))
     observer.canary_done(2, 1, CanaryResult(1.0, "no answer in 1 s"))
     assert (observer.canary.inconclusive, observer.facts.canary_failures) == (1, 0)
-    _look(observer, 3, page=_page(1), gate=_gate(0))
+    _look(observer, 3, page=_page(1, running=1), gate=_gate(0))
     observer.canary_done(4, 3, CanaryResult(1.0, "no answer in 1 s"))
     assert (observer.canary.failed, observer.facts.canary_failures) == (1, 1)
     observer.canary_done(6, 5, CanaryResult(0.1, None))
     assert (observer.canary.passed, observer.facts.canary_failures) == (1, 0)
+
+
+def test_a_canary_behind_a_compilation_for_users_says_nothing() -> None:
+    """Counters that are older than the request say nothing is there while its kernel compiles; the stall limit knows."""
+    observer = _observer()
+    _look(observer, 1, page=_page(1), gate=_gate(1), processes=replace(ALL, compilers=("ptxas",)))
+    observer.canary_done(2, 0.5, CanaryResult(1.0, "no answer in 1 s"))
+    assert (observer.canary.inconclusive, observer.facts.canary_failures) == (1, 0)
+
+
+def _watch(seconds: int, seen: Callable[[int], dict[str, Any]], *, answers: bool) -> list[Verdict]:
+    """The verdicts of so many looks, one a second, with the canaries that are due; they pass or get no answer."""
+    observer = _observer(progress_at=0.0)
+    observer.last_canary_at, asked = 0.0, None
+    verdicts = []
+    for now in range(1, seconds + 1):
+        if asked is not None and (answers or now - asked >= CANARY_SECONDS):
+            error = None if answers else f"no answer in {CANARY_SECONDS} s"
+            observer.canary_done(now, asked, CanaryResult(now - asked, error))
+            asked = None
+        _look(observer, now, **seen(now))
+        verdicts.append(assess(observer.facts, LIMITS))
+        last = observer.last_canary_at
+        if asked is None and canary_is_due(observer.facts, LIMITS, idle_seconds=60, last_canary_at=last):
+            asked = now
+    return verdicts
+
+
+def _first(verdicts: list[Verdict], lost: Callable[[Verdict], bool]) -> int | None:
+    return next((second for second, verdict in enumerate(verdicts, 1) if lost(verdict)), None)
+
+
+def test_an_answer_that_its_client_does_not_take_is_no_hang() -> None:
+    """The gate holds a request for ten minutes that the engine has done with: always ready, on the canary's word."""
+    verdicts = _watch(600, lambda now: {"page": _page(5), "gate": _gate(1)}, answers=True)
+    assert {(verdict.ready, verdict.live) for verdict in verdicts} == {(True, True)}
+
+
+@pytest.mark.parametrize("running", [0, 1], ids=["counters from before the request", "counters know of it"])
+def test_a_hung_engine_is_found_whatever_its_old_counters_say(running: int) -> None:
+    """A request that came at 10 s costs readiness half a limit later and liveness at the limit, give or take a look."""
+    verdicts = _watch(
+        200, lambda now: {"page": _page(5, running=running), "gate": _gate(now >= 10)}, answers=False
+    )
+    assert _first(verdicts, lambda verdict: not verdict.ready) == 10 + 60
+    assert _first(verdicts, lambda verdict: not verdict.live) == 10 + 120
+
+
+def test_clients_that_give_up_do_not_hide_a_hung_engine() -> None:
+    """Where each request ends before any limit and the next one comes, the canary between them counts."""
+    verdicts = _watch(400, lambda now: {"page": _page(5), "gate": _gate(now % 27 < 25)}, answers=False)
+    dead = _first(verdicts, lambda verdict: not verdict.live)
+    assert dead is not None
+    assert dead <= 60 + 3 * (CANARY_SECONDS + 27)
 
 
 @pytest.mark.parametrize(

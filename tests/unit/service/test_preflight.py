@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from glm5_service.engine.inspect import Footprint, GgufFacts, Hyperparameters, ModelFacts, Placed
 from glm5_service.errors import FitError, SettingsError
-from glm5_service.preflight import allreduce, fit
+from glm5_service.preflight import allreduce, fit, host
 from glm5_service.preflight.check import check
 from glm5_service.preflight.host import Gpu, Host
 from glm5_service.preflight.report import Finding
@@ -129,10 +131,17 @@ def test_a_fit_host_passes(rule: str, tmp_path: Path) -> None:
         ("gpus", replace(HOST, gpus=(GPU,) * 4), {}, "fail", "not enough GPUs: 4; expected 8"),
         ("gpus", replace(HOST, gpus=(GPU,) * 7 + (replace(GPU, name="H200"),)), {}, "fail", "GPUs differ: H200 12.0"),
         ("gpus", replace(HOST, gpus=(replace(GPU, capability=(7, 5)),) * 8), {}, "fail", "GPU is too old"),
+        ("gpus", replace(HOST, gpus=(), nvml_error="GPU 3: GPU is lost"), {}, "fail", "GPUs: 0 (GPU 3: GPU is lost)"),
+        ("driver", replace(HOST, cuda=None, nvml_error="Driver Not Loaded"), {}, "fail", "no driver (Driver Not Loaded)"),
         ("driver", replace(HOST, cuda=(12, 8)), {}, "fail", "driver 595.1 for CUDA 12.8; expected one for CUDA 13.0"),
         ("driver", replace(HOST, cuda=None, driver=None), {}, "fail", "no driver"),
         ("memory", HOST, {"engine.tensor_parallel_size": 4}, "fail", "the model does not fit on a GPU"),
-        ("memory", HOST, {"engine.max_model_len": 900000}, "warn", "a context of 900000 tokens does not fit"),
+        ("memory", HOST, {"engine.max_model_len": 900000}, "fail", "a context of 900000 tokens does not fit"),
+        ("memory", HOST, {"engine.max_model_len": 350000}, "warn", "a context of 350000 tokens does not fit"),
+        (
+            "memory", HOST, {"engine.max_model_len": 900000, "engine.extra_args": "--max-model-len auto"}, "warn",
+            "a context of 900000 tokens does not fit",
+        ),
         ("shared-memory", replace(HOST, shm_bytes=64 * 1024**2), {}, "fail", "/dev/shm is too small: 64.0 MiB"),
         (
             "shared-memory", replace(HOST, shm_bytes=64 * 1024**2), {"engine.tensor_parallel_size": 1}, "warn",
@@ -158,11 +167,106 @@ def test_unfit_hosts_are_named(
 def test_a_hanging_all_reduce_names_the_pcie_facts(tmp_path: Path) -> None:
     """The failure carries what makes transfers hang, and both ways out."""
     subject = _subject(tmp_path, replace(HOST, iommu_groups=40))
-    subject.all_reduce = lambda ranks, backend, timeout: allreduce.Outcome(60.0, "rank 0 did not end in 60 s")
+    subject.all_reduce = lambda ranks, backend, timeout: allreduce.Outcome(
+        60.0, "ranks 0, 1 did not end in 60 s", is_hang=True
+    )
     finding = find("all-reduce", subject)
     assert finding.outcome == "fail"
-    for word in ("40 IOMMU groups", "rank 0 did not end in 60 s", "iommu=off", "NCCL_P2P_DISABLE=1"):
+    for word in ("40 IOMMU groups", "ranks 0, 1 did not end in 60 s", "iommu=off", "NCCL_P2P_DISABLE=1"):
         assert word in finding.found
+
+
+def test_a_rank_that_dies_is_not_the_iommus_fault(tmp_path: Path) -> None:
+    """A rank that says why it ended is quoted, without the remedy for transfers that hang."""
+    subject = _subject(tmp_path, replace(HOST, iommu_groups=40))
+    error = "rank 1 ended with 1: CUDA error: out of memory"
+    subject.all_reduce = lambda ranks, backend, timeout: allreduce.Outcome(2.0, error)
+    found = find("all-reduce", subject).found
+    assert error in found
+    assert "iommu=off" not in found
+
+
+class _Broken(ModuleType):
+    """pynvml with two GPUs, one of which fails when it is asked."""
+
+    NVMLError = type("NVMLError", (Exception,), {})
+    NVML_FEATURE_ENABLED = NVML_P2P_STATUS_OK = NVML_P2P_CAPS_INDEX_READ = 0
+
+    def __init__(self, lost: int | None) -> None:
+        super().__init__("pynvml")
+        self.lost, self.is_open = lost, False
+
+    def nvmlInit(self) -> None:
+        if self.lost is None:
+            raise self.NVMLError("Driver Not Loaded")
+        self.is_open = True
+
+    def nvmlShutdown(self) -> None:
+        self.is_open = False
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        if handle == self.lost:
+            raise self.NVMLError("GPU is lost")
+        return SimpleNamespace(total=96 * GIB, free=96 * GIB)
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        answers: dict[str, object] = {
+            "nvmlSystemGetDriverVersion": "595.1",
+            "nvmlSystemGetCudaDriverVersion_v2": 13020,
+            "nvmlDeviceGetCount": 2,
+            "nvmlDeviceGetCudaComputeCapability": (12, 0),
+            "nvmlDeviceGetName": GPU.name,
+            "nvmlDeviceGetNvLinkState": 1,
+            "nvmlDeviceGetP2PStatus": 0,
+        }
+        return lambda *arguments: answers[name]
+
+
+@pytest.mark.parametrize(
+    ("lost", "gpus", "driver", "cuda", "error"),
+    [
+        (2, (GPU, GPU), "595.1", (13, 2), None),
+        (1, (), "595.1", (13, 2), "GPU 1: GPU is lost"),
+        (None, (), None, None, "Driver Not Loaded"),
+    ],
+    ids=["both answer", "one is lost", "no driver"],
+)
+def test_what_nvml_does_not_answer_is_a_fact(
+    monkeypatch: pytest.MonkeyPatch,
+    lost: int | None,
+    gpus: tuple[Gpu, ...],
+    driver: str | None,
+    cuda: tuple[int, int] | None,
+    error: str | None,
+) -> None:
+    """A GPU that is lost between two questions, or a driver that is not there, is told in NVML's words, never raised."""
+    nvml = _Broken(lost)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = host.look()
+    assert (found.gpus, found.driver, found.cuda, found.nvml_error) == (gpus, driver, cuda, error)
+    assert not nvml.is_open
+
+
+@pytest.mark.parametrize("error", [None, "GPU 3: GPU is lost"])
+def test_a_host_without_gpus_is_exit_code_5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str | None
+) -> None:
+    """A GGUF on the cuda profile without a GPU to hold it ends as a host that does not fit, with every rule's finding."""
+    bare = replace(HOST, gpus=(), driver=None, cuda=None, nvml_error=error)
+    monkeypatch.setattr(host, "look", lambda: bare)
+    monkeypatch.setattr("glm5_service.preflight.check.Subject", lambda settings, found: replace(
+        _subject(tmp_path, found), settings=settings, profile=None, model=None))  # fmt: skip
+    model = Path(__file__).parents[3] / "service" / "demo_model"
+    report, _ = check(_settings(tmp_path, **{"model.path": str(model)}))
+    found = {finding.rule: finding for finding in report.findings}
+    assert list(found) == list(RULES)
+    assert report.failure == found["gpus"]
+    assert (found["gpus"].exit_code, found["driver"].exit_code) == (5, 5)
+    assert (error or "not enough GPUs: 0") in found["gpus"].found
+    assert found["memory"].found == "not estimated without a GPU"
 
 
 @pytest.mark.parametrize(
@@ -211,25 +315,128 @@ def test_manifest(
 
 
 def test_fit_of_glm5_on_eight_96_gib_cards() -> None:
-    """402 GiB over 8 cards leave room for about 340k tokens in bf16 and 550k in fp8, as estimated by hand."""
+    """402 GiB over 8 cards leave room for about 330k tokens in bf16 and 535k or 595k in fp8, as estimated by hand."""
     found = {}
-    for kv_dtype in ("auto", "fp8_ds_mla"):
-        need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, eager=False)
+    for kv_dtype in ("auto", "fp8_ds_mla", "fp8"):
+        need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, eager=False, max_context=131072, step_tokens=8192)
         found[kv_dtype] = (need.kv_per_token, fit.fit_gpu(need, 96 * GIB, 0.92).kv_tokens)
-    assert (found["auto"][0], found["fp8_ds_mla"][0]) == (100_152, 61_464)
-    assert found["auto"][1] == pytest.approx(320_000, rel=0.1)
-    assert found["fp8_ds_mla"][1] == pytest.approx(520_000, rel=0.1)
+    assert [rows for rows, _ in found.values()] == [100_152, 61_464, 55_224]
+    assert [tokens for _, tokens in found.values()] == pytest.approx([330_000, 535_000, 595_000], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("context", "step_tokens", "buffers"),
+    [
+        # 8 x 5 rows of 132 bytes a token, and 8192 tokens of 8 experts of 6144 bfloat16 values
+        (131072, 8192, 692_060_160 + 805_306_368),
+        (262144, 8192, 1_384_120_320 + 805_306_368),
+        # 8 x 2 rows above 256 Ki tokens; the experts of 2048 tokens take less than the indexer's 512 MiB
+        (1048576, 2048, 2_214_592_512 + 536_870_912),
+    ],
+)
+def test_fit_counts_vllms_buffers(context: int, step_tokens: int, buffers: int) -> None:
+    """What the indexer gathers grows with the longest context, what the experts put out with the tokens of a step."""
+    need = fit.demand(GLM5, "cuda", 8, 2, "auto", eager=False, max_context=context, step_tokens=step_tokens)
+    assert need.total - need.weights - need.graphs - need.context == buffers
+
+
+def test_fit_of_a_step_by_vllms_default(tmp_path: Path) -> None:
+    """Tokens of a step are those of extra_args, else what vLLM takes on such a card."""
+    found = []
+    for gib, words in ((96, ""), (180, ""), (96, "--max-num-batched-tokens=32k")):
+        subject = _subject(tmp_path, replace(HOST, gpus=(replace(GPU, total_bytes=gib * GIB),) * 8))
+        subject.settings = _settings(tmp_path, **{"engine.extra_args": words})
+        find("memory", subject)
+        assert subject.fit
+        found.append(subject.fit.demand.step // (8 * 6144 * 2))
+    assert found == [8192, 16384, 32000]
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+@pytest.mark.parametrize("total", [80, 88, 90, 96, 141])
+def test_longest_context_fits_and_no_longer_one(kv_dtype: str, total: int) -> None:
+    """The context that is advised fits with the buffers it brings itself, as every shorter one; a longer one does not."""
+
+    def fits(context: int) -> bool:
+        need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, eager=False, max_context=context, step_tokens=8192)
+        return fit.fit_gpu(need, total * GIB, 0.92).kv_tokens >= context
+
+    need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, eager=False, max_context=1000, step_tokens=8192)
+    longest = fit.fit_gpu(need, total * GIB, 0.92).longest_context
+    assert all(fits(context) for context in (longest, longest // 2, min(longest, 262144)))
+    assert not fits(longest + 2)
+
+
+@pytest.mark.parametrize("words", ["--pipeline-parallel-size 2", "--pipeline-parallel-size=2", "-pp 2", ""])
+def test_fit_over_several_nodes(tmp_path: Path, words: str) -> None:
+    """800 GB fit on two nodes of eight cards, a pipeline stage each, and on one they do not."""
+    subject = _subject(tmp_path, **{"engine.extra_args": words})
+    weights = GLM5.weights.model_copy(update={"packed_sharded": 800 * 10**9})
+    subject.model = ModelFacts(path=GLM5.path, gguf=GLM5.model_copy(update={"weights": weights}))
+    finding = find("memory", subject)
+    assert (finding.outcome, finding.exit_code) == (("pass", 0) if words else ("fail", 5)), finding
+
+
+def test_fit_of_the_heaviest_pipeline_stage() -> None:
+    """Layers do not split: of 78 over four stages one holds 20, with their weights, KV cache and indexers."""
+    gguf = GLM5.model_copy(update={"indexer_layers": 21})
+    whole, stage = (fit.demand(gguf, "cuda", 8, 2, "auto", eager=False, stages=count) for count in (1, 4))
+    assert stage.weights == pytest.approx(whole.weights * 20 / 78, abs=1)
+    assert stage.kv_per_token == 20 * 1152 + 6 * 132
+
+
+@pytest.mark.parametrize(
+    "words", ["--decode-context-parallel-size 8", "--decode_context_parallel_size=8", "-dcp 8"]
+)
+def test_context_parallelism_shares_the_cache_out(tmp_path: Path, words: str) -> None:
+    """With the KV cache over eight ranks eight times the tokens fit, and a context that did not."""
+    found = []
+    for extra in ("", words):
+        subject = _subject(tmp_path, **{"engine.max_model_len": 1048576, "engine.extra_args": extra})
+        outcome = find("memory", subject).outcome
+        assert subject.fit
+        found.append((outcome, subject.fit.kv_tokens))
+    assert [outcome for outcome, _ in found] == ["fail", "pass"]
+    assert found[1][1] == 8 * found[0][1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "capability", "stored"),
+    [
+        ("fp8", None, (12, 0), "fp8"),
+        ("fp8_e4m3", "FLASHMLA_SPARSE", (9, 0), "fp8_ds_mla"),
+        ("auto", "FLASHMLA_SPARSE", (9, 0), "auto"),
+        ("auto", "FLASHINFER_MLA_SPARSE_SM120", (12, 0), "fp8_ds_mla"),
+        ("auto", None, (12, 0), "auto"),
+        ("auto", None, (10, 0), "fp8_e4m3"),
+    ],
+)
+def test_kv_cache_as_it_is_stored(
+    asked: str, backend: str | None, capability: tuple[int, int], stored: str
+) -> None:
+    """vLLM's own backends pack what is asked for as fp8, and SM100's auto is fp8; the plugin's keeps what it is told."""
+    assert fit.stored_kv_dtype(asked, backend, capability) == stored
+
+
+@pytest.mark.parametrize("word", ["two", "0", ""])
+def test_numbers_among_extra_args_are_checked(tmp_path: Path, word: str) -> None:
+    """A flag that memory depends on and that has no number is refused by name, as a wrong setting."""
+    finding = find("memory", _subject(tmp_path, **{"engine.extra_args": f"-pp {word}"}))
+    said = (
+        f"--pipeline-parallel-size in engine.extra_args: {word or 'nothing'}; expected a whole number from 1"
+    )
+    assert (finding.outcome, finding.exit_code, said in finding.found) == ("fail", 2, True), finding
 
 
 def test_fit_counts_the_draft_model(tmp_path: Path) -> None:
-    """The block for multi-token prediction takes memory only where speculative decoding loads it."""
-    weights = []
-    for words in ("", "--speculative-config {}"):
+    """The block for multi-token prediction takes memory, and KV cache as a layer, only where speculation loads it."""
+    found = []
+    for words in ("", "--speculative-config {}", "-sc={}"):
         subject = _subject(tmp_path, **{"engine.extra_args": words})
         find("memory", subject)
         assert subject.fit
-        weights.append(subject.fit.demand.weights)
-    assert weights[1] - weights[0] == 5 * GIB // 8
+        found.append((subject.fit.demand.weights, subject.fit.demand.kv_per_token))
+    assert found[1] == found[2] == (found[0][0] + 5 * GIB // 8, found[0][1] + 1152 + 132)
 
 
 def test_draft_model_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
@@ -251,17 +458,51 @@ def test_cpu_fit_counts_the_kv_cache() -> None:
         fit.fit_cpu(need, GIB, GIB)
 
 
+def test_cpu_context_beyond_the_cache_is_refused(tmp_path: Path) -> None:
+    """On the cpu profile the cache has the size it is given, so a longer context fails for certain."""
+    subject = _subject(tmp_path, **{"engine.profile": "cpu", "engine.max_model_len": 10_000})
+    subject.profile = "cpu"
+    finding = find("memory", subject)
+    assert (finding.outcome, finding.exit_code) == ("fail", 5), finding
+    assert "a context of 10000 tokens does not fit, 9776 do" in finding.found
+
+
 @pytest.mark.parametrize(
     ("program", "error"),
     [
-        ("import time; time.sleep(60)", "rank 0 did not end in 0.5 s"),
+        ("import time; time.sleep(60)", "ranks 0, 1 did not end in 0.5 s"),
         ("import sys; sys.exit('ncclSystemError')", "rank 0 ended with 1: ncclSystemError"),
     ],
 )
 def test_all_reduce_is_bounded(program: str, error: str) -> None:
     """Ranks that hang are killed and those that fail are quoted."""
     timeout = 0.5 if "sleep" in program else 20
-    assert allreduce.run(2, "gloo", timeout, program).error == error
+    outcome = allreduce.run(2, "gloo", timeout, program)
+    assert outcome.is_hang == ("sleep" in program)
+    assert (outcome.error or "").replace("rank 1", "rank 0") == error
+
+
+@pytest.mark.parametrize(
+    ("program", "timeout", "error"),
+    [
+        (
+            "import sys, time\nif sys.argv[1] == '1': sys.exit('CUDA error: out of memory')\ntime.sleep(600)",
+            60,
+            "rank 1 ended with 1: CUDA error: out of memory",
+        ),
+        (
+            "import sys, time\nif sys.argv[1] == '1': sys.exit('x' * 10**6 + '\\nlast words')\ntime.sleep(600)",
+            60,
+            "rank 1 ended with 1: last words",
+        ),
+        ("import sys, time\nif sys.argv[1] == '1': time.sleep(600)", 5, "rank 1 did not end in 5 s"),
+    ],
+    ids=["one dies", "one dies with many words", "one hangs"],
+)
+def test_all_reduce_names_the_rank_that_is_to_blame(program: str, timeout: float, error: str) -> None:
+    """The rank that failed is named and not one that waits for it; where none failed, those that did not end."""
+    outcome = allreduce.run(2, "gloo", timeout, program)
+    assert (outcome.error, outcome.is_hang) == (error, "not end" in error)
 
 
 def test_skipped_rules_are_left_out(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -79,7 +83,7 @@ def test_ready_after_one_token_from_the_expected_backend(start: Start) -> None:
     state = serving.status()
     assert state["canary"]["passed"] >= 1
     assert state["attested_backends"] == ["TORCH_MLA_SPARSE"]
-    assert [span["phase"] for span in state["phases"]] == ["starting", "loading", "warming"]
+    assert [span["phase"] for span in state["phases"]] == ["preflight", "starting", "loading", "warming"]
     assert serving.engine_json()["phase"] == "ready"
 
 
@@ -126,6 +130,62 @@ def test_hang_with_queued_work_is_found_and_may_heal(start: Start) -> None:
     serving.until_ready()
     thread.join()
     assert result == ["data: 0", "data: 1", "data: 2"]
+
+
+def test_hang_that_the_counters_do_not_show_is_found(start: Start) -> None:
+    """A request that a hung engine never took is in no counter; it is found at the same limit."""
+    serving = start("health.canary_idle_seconds=60")
+    serving.until_ready()
+    result: list[object] = []
+    _fault(serving, "numb")
+    thread = _stream(serving, 3, result)
+    serving.until(lambda: serving.probe("livez")[0] == 503)
+    assert "1 requests wait and no engine step was seen" in serving.probe("livez")[1]["reason"]
+    _fault(serving, "")
+    thread.join()
+
+
+def _open(serving: Serving, body: dict[str, object], length: int | None = None) -> socket.socket:
+    """A connection over which a chat request was sent, with a body that is said to be of `length` bytes."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", serving.port))
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length or len(data)}\r\n\r\n"
+    client.sendall(head.encode() + data)
+    return client
+
+
+def _stays_well(serving: Serving, seconds: float) -> None:
+    """No look in so many seconds finds anything but a ready engine."""
+    before, until = serving.status()["phases"], time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert [serving.probe(name)[0] for name in ("readyz", "livez")] == [200, 200], serving.status()
+    assert serving.status()["phases"] == before
+
+
+def test_a_client_that_stops_sending_harms_nobody(start: Start) -> None:
+    """One byte of a hundred is no work for the engine, so its silence is no hang; in the end the client gets 408."""
+    serving = start("health.canary_idle_seconds=60", "health.stall_seconds=2", "api.upload_seconds=8")
+    serving.until_ready()
+    with closing(_open(serving, {}, 100)) as client:
+        serving.until(lambda: serving.gate()["uploading"] == 1)
+        assert serving.status()["traffic"]["running"] == 0
+        _stays_well(serving, 3)
+        assert client.recv(4096).startswith(b"HTTP/1.1 408")
+    assert serving.gate()["refused"]["upload"] == 1
+
+
+def test_a_client_that_does_not_read_harms_nobody(start: Start) -> None:
+    """An answer that waits for its client is a request that runs, and yet the engine has done with it."""
+    serving = start("health.canary_idle_seconds=60", "health.stall_seconds=20")
+    serving.until_ready()
+    passed = serving.status()["canary"]["passed"]
+    with closing(_open(serving, {"max_tokens": 1, "burst": 64})):
+        serving.until(lambda: serving.status()["traffic"]["running"] == 1)
+        _stays_well(serving, 25)
+        assert serving.gate()["running"] == 1
+    assert serving.status()["canary"]["passed"] > passed
 
 
 def test_dead_engine_behind_a_living_api_is_found(start: Start) -> None:
@@ -178,6 +238,38 @@ def test_drain_aborts_and_counts_what_exceeds_the_limit(start: Start) -> None:
     assert isinstance(result[-1], httpx.HTTPError)
     outcome = serving.engine_json()["drain"]
     assert (outcome["aborted"], outcome["reason"]) == (1, "the limit of 0.3 s was reached")
+
+
+def test_a_full_disk_does_not_end_a_drain(start: Start) -> None:
+    """Where neither engine.json nor drain.json can be written, the stream ends whole and its end is told."""
+    serving = start()
+    serving.until_ready()
+    (serving.run_dir / "end").touch()
+    result: list[object] = []
+    thread = _stream(serving, 60, result)
+    for name in ("engine.json", "drain.json"):
+        (serving.run_dir / name).unlink(missing_ok=True)
+        (serving.run_dir / name / "in the way").mkdir(parents=True)
+    serving.process.send_signal(signal.SIGTERM)
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+    thread.join()
+    assert result == [f"data: {number}" for number in range(60)]
+    assert (serving.run_dir / "end").read_text().endswith("all requests finished\n")
+    assert "cannot write" in serving.log()
+
+
+def test_a_state_that_could_not_be_written_is_written_later(start: Start) -> None:
+    """engine.json catches up with the phase once there is room for it."""
+    serving = start()
+    serving.until_ready()
+    path = serving.run_dir / "engine.json"
+    path.unlink()
+    path.mkdir()
+    _fault(serving, "dead")
+    serving.until(lambda: serving.probe("livez")[0] == 503)
+    serving.until(lambda: "cannot write" in serving.log())
+    path.rmdir()
+    serving.until(lambda: path.is_file() and serving.engine_json()["phase"] == "failed")
 
 
 def test_hung_engine_is_not_drained(start: Start) -> None:

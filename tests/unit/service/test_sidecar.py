@@ -16,6 +16,7 @@ from glm5_service.rundir import (
     DrainOutcome,
     EngineState,
     MemoryState,
+    Phase,
     PhaseSpan,
     RunDir,
     StagingState,
@@ -182,12 +183,20 @@ def test_targets_that_are_down_are_zeros(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("phase", "live"), [("ready", 0), ("preflight", 1)])
+def test_without_the_supervisor_nothing_is_ready(tmp_path: Path, phase: Phase, live: int) -> None:
+    """A state that nobody stands for any more is neither ready nor alive; before its time, checks are alive."""
+    write(RunDir(tmp_path).engine, STATE.model_copy(update={"phase": phase}))
+    samples = _scrape(tmp_path)
+    assert (samples["glm5_engine_ready",], samples["glm5_engine_live",]) == (0, live)
+
+
 def test_without_the_supervisor_the_last_written_state_is_shown(tmp_path: Path) -> None:
     """engine.json speaks when /status does not; half a file is as none."""
     write(RunDir(tmp_path).engine, STATE)
     (tmp_path / "staging.json").write_text('{"phase": "fet')
     samples = _scrape(tmp_path)
-    assert samples["glm5_engine_ready",] == 1
+    assert samples["glm5_engine_phase", "ready"] == 1
     assert samples["glm5_sidecar_scrape_success", "supervisor"] == 0
     assert ("glm5_staging_rate_bytes_per_second",) not in samples
 

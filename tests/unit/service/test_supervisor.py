@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from glm5_service.engine.command import EngineCommand
+from glm5_service.engine.supervisor import Launch, Supervisor
+from glm5_service.rundir import EngineState
+from glm5_service.settings import Settings
 from tests.support.glm5_command import PATIENCE_SECONDS, wait_for_json
-from tests.support.serving import Serving, start_serving
+from tests.support.serving import Serving, free_port, start_serving
 
 Serve = Callable[..., tuple["subprocess.Popen[bytes]", dict[str, Any]]]
 
@@ -30,8 +38,10 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         serving = start_serving(model, tmp_path, *pairs, fake=True, FAKE_ENGINE=behaviour)
         running.append(serving)
         process = serving.process
-        wait_for_json(tmp_path / "engine.json", process)
-        return process, wait_for_json(tmp_path / "started.json", process)
+        engine = wait_for_json(tmp_path / "started.json", process)
+        while _phase(tmp_path) == "preflight":
+            assert process.poll() is None
+        return process, engine
 
     yield start
     for serving in running:
@@ -109,6 +119,69 @@ def test_engine_json_says_what_runs(serve: Serve, tmp_path: Path) -> None:
     assert "glm5-service" in state["versions"]
     assert engine["env"]["VLLM_API_KEY"] == "hunter2"
     assert "hunter2" not in json.dumps(state)
+
+
+def test_an_engine_does_not_outlive_a_fault_of_its_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong while it stops, the engine is killed and waited for."""
+
+    async def fails(*arguments: object) -> None:
+        raise RuntimeError("a fault")
+
+    async def run() -> None:
+        task = asyncio.create_task(Supervisor(launch, settings).run())
+        while not started.exists():
+            await asyncio.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(RuntimeError, match="a fault"):
+            await task
+
+    started = tmp_path / "started"
+    monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda: None)
+    monkeypatch.setattr(Supervisor, "_end", fails)
+    health = {"host": "127.0.0.1", "port": free_port()}
+    settings = Settings.model_validate({"run_dir": tmp_path, "health": health})
+    program = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+    command = EngineCommand((sys.executable, "-c", program, str(started)), {}, {})
+    state = EngineState(phase="starting", since=datetime.now(UTC), reason="")
+    launch = Launch(command, "http://127.0.0.1:9", "token", state)
+    asyncio.run(run())
+    assert not psutil.pid_exists(int(started.read_text()))
+
+
+READY = (
+    '{"phase": "ready", "since": "2026-01-01T00:00:00Z", "reason": "idle", "ready": true, "started": true}'
+)
+
+
+def test_a_start_that_is_refused_leaves_no_ready_state(tmp_path: Path) -> None:
+    """What a killed run left in engine.json ends with the next start, also if that never gets to an engine."""
+    model = tmp_path / "bad.gguf"
+    model.write_text("broken")
+    (tmp_path / "engine.json").write_text(READY)
+    serving = start_serving(model, tmp_path, "engine.profile=cpu", fake=True)
+    assert serving.process.wait(PATIENCE_SECONDS) == 4
+    state = serving.engine_json()
+    assert (state["phase"], state["condition"]) == ("failed", "not_started")
+    assert (state["ready"], state["live"], state["started"]) == (False, False, False)
+    assert "not a GGUF file" in state["reason"]
+
+
+def test_a_start_says_at_once_that_nothing_is_ready(tmp_path: Path) -> None:
+    """During the checks the phase is preflight; a stop ends it as stopped, for those who wait for the end."""
+    model = tmp_path / "slow.gguf"
+    model.write_text("slow")
+    (tmp_path / "engine.json").write_text(READY)
+    serving = start_serving(model, tmp_path, "engine.profile=cpu", fake=True)
+    try:
+        serving.until(lambda: serving.engine_json()["phase"] == "preflight")
+        assert (serving.engine_json()["ready"], serving.process.poll()) == (False, None)
+        serving.process.terminate()
+        assert serving.process.wait(PATIENCE_SECONDS) == 128 + signal.SIGTERM
+        assert serving.engine_json()["phase"] == "stopped"
+    finally:
+        serving.stop()
 
 
 def test_engine_ends_with_a_killed_supervisor(serve: Serve) -> None:

@@ -1,6 +1,7 @@
 """An API server with vLLM's routes and series, behind the service's real gate, that fails as `fault` in its folder says.
 
-Faults: hang (nothing is generated), dead (/health is 503), blind (no metrics), lie (answers without a token).
+Faults: hang (nothing is generated), numb (the same, and by the counters nothing is there), dead (/health is 503),
+blind (no metrics), lie (answers without a token).
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class Engine:
 
     async def step(self) -> None:
         """One token, once the engine does not hang."""
-        while self.fault() == "hang":
+        while self.fault() in ("hang", "numb"):
             await asyncio.sleep(0.02)
         self.steps += 1
         self._attest()
@@ -56,7 +57,8 @@ def application(engine: Engine) -> FastAPI:
         if engine.fault() == "blind":
             return Response(status_code=500)
         lines = [f'vllm:{name}{{engine="0",model_name="m"}} {engine.steps}.0' for name in SERIES]
-        lines.append(f'vllm:num_requests_running{{engine="0",model_name="m"}} {engine.running}.0')
+        running = 0 if engine.fault() == "numb" else engine.running
+        lines.append(f'vllm:num_requests_running{{engine="0",model_name="m"}} {running}.0')
         return Response("\n".join(lines) + "\n", media_type="text/plain")
 
     @app.post("/v1/completions")
@@ -69,7 +71,8 @@ def application(engine: Engine) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> StreamingResponse:
-        count = (await request.json())["max_tokens"]
+        body = await request.json()
+        count, burst = body["max_tokens"], body.get("burst", 0)
 
         async def stream():
             engine.running += 1
@@ -80,6 +83,8 @@ def application(engine: Engine) -> FastAPI:
                     await asyncio.sleep(0.02)
             finally:
                 engine.running -= 1
+            for _ in range(burst):  # what is sent when the engine has done with it
+                yield "x" * 1024**2
 
         return StreamingResponse(stream(), media_type="text/event-stream")
 

@@ -2,10 +2,13 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 path = Path(sys.argv[2])
 kind = path.read_text().strip()
+if kind == "slow":
+    time.sleep(600)
 if kind == "broken":
     print(json.dumps({"schema": 1, "error": f"not a GGUF file: {path}; expected magic GGUF."}))
     sys.exit(4)
