@@ -26,6 +26,19 @@ CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
     "small claim": ("rtx-pro-6000", {"model": {"volume": {"size": "5Mi"}}}, "model.volume.size is 5Mi"),
     "claim too small for two": ("rtx-pro-6000", {"staging": {"keep": 3}}, "expected at least 1207 GB for 3"),
     "job on own claim": ("rtx-pro-6000", {"staging": {"mode": "job"}}, "staging.mode is job while"),
+    "refresh by a job": (
+        "air-gapped",
+        {
+            "staging": {"mode": "job", "refresh": True},
+            "model": {"volume": {"type": "existingClaim", "existingClaim": "models"}},
+        },
+        "staging.refresh is true while staging.mode is job",
+    ),
+    "page cache beyond memory": (
+        "rtx-pro-6000",
+        {"staging": {"warm": True, "memory": "376Gi"}},
+        "staging.memory is 376Gi while staging.warm is true; expected at least 377Gi",
+    ),
     "two credentials": (
         "air-gapped",
         {"staging": {"credentials": {"token": "x"}}},

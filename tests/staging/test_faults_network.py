@@ -13,9 +13,11 @@ from glm5_service.staging.clock import Clock
 from glm5_service.staging.command import Options
 from glm5_service.staging.reasons import Reason, StagingError
 from tests.staging.conftest import Stager
-from tests.support.staging.fault_server import Fault, FaultServer
+from tests.support.staging.fault_server import Fault, FaultServer, running
 from tests.support.staging.faults_table import fault
+from tests.support.staging.hub_server import CdnServer, HubServer
 from tests.support.staging.large_gguf import SplitSet
+from tests.support.staging.stores import KEYS
 
 pytestmark = pytest.mark.staging
 Serve = Callable[..., FaultServer]
@@ -114,6 +116,34 @@ def test_truncated_body_continues(serve: Serve, model: SplitSet, stager: Stager)
     assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
 
 
+@fault("range answered in part", then="continues at the byte the answer ended")
+def test_short_range_continues(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A whole answer to less than was asked for is no silence, also on a connection that stays open."""
+    server = serve()
+    server.faults = [Fault("part", times=5, after=200_000)]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+
+
+@pytest.mark.parametrize("kind", ["SHA256SUMS", "Hub API"])
+@fault("list of files cut short", then="asks for it again")
+def test_list_cut_short(serve: Serve, model: SplitSet, stager: Stager, kind: str) -> None:
+    """Half a list is no list, and no end."""
+    if kind == "SHA256SUMS":
+        server = serve()
+        server.faults = [Fault("truncate", name=kind, times=2, after=100)]
+        stager(f"{server.url}/")
+    else:
+        with (
+            running(CdnServer(model.folder)) as cdn,
+            running(HubServer(model.folder, cdn, token=None)) as hub,
+        ):
+            hub.faults = [Fault("cut short", name="/revision/main", times=2)]
+            stager("hf://org/model", hub={"endpoint": hub.url})
+    published(stager, model)
+
+
 @fault("Content-Length that contradicts Content-Range", then="does not use the answer and asks again")
 def test_wrong_length_is_asked_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """An answer that contradicts itself is dropped."""
@@ -168,6 +198,18 @@ def test_unreachable(serve: Serve, stager: Stager) -> StagingError:
     server = serve()
     server.server_close()
     return refused(stager, server, retries=2)
+
+
+@fault("nobody listens where S3 should be", then="gives up after the retries", ends=Reason.UNREACHABLE)
+def test_unreachable_s3(serve: Serve, stager: Stager, monkeypatch: pytest.MonkeyPatch) -> StagingError:
+    """The S3 client's own errors of the way are tried again like those of any other source."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    server = serve()
+    server.server_close()
+    error = stager.fails("s3://models/glm-5/", s3={"endpoint": server.url}, retries=2)
+    assert "3 attempts" in str(error)
+    return error
 
 
 @fault("bytes flipped in flight", then="fetches that file again, no other")

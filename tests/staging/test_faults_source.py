@@ -109,6 +109,17 @@ def test_untrusted_certificate(serve: Serve, tmp_path: Path, stager: Stager) -> 
     return stager.fails(f"{address}/")
 
 
+@fault("certificate of an S3 that nobody vouches for", then="ends at once", ends=Reason.UNTRUSTED)
+def test_untrusted_s3(
+    serve: Serve, tmp_path: Path, stager: Stager, monkeypatch: pytest.MonkeyPatch
+) -> StagingError:
+    """The S3 client's error has the same name as that of any other source."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    address, _ = with_tls(serve(), tmp_path)
+    return stager.fails(f"s3://{BUCKET}/", s3={"endpoint": address})
+
+
 @fault(
     "token expired while fetching, file with the next one mounted",
     then="reads the token file again and goes on",

@@ -68,6 +68,19 @@ def test_listing_equals_the_hub_clients(model: SplitSet, monkeypatch: pytest.Mon
         assert digest.hex == (item.lfs.sha256 if item.lfs else item.blob_id)
 
 
+def test_one_split_stands_for_its_set_in_s3(
+    model: SplitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object that is a split brings the others, tokenizer and config, and no model that lies beside it."""
+    everything = {path.name for path in model.folder.iterdir()} - {"SHA256SUMS"}
+    (model.folder / "another-Q8_0.gguf").write_bytes(model.paths[0].read_bytes())
+    monkeypatch.setattr(os, "environ", {**os.environ, **KEYS})
+    with s3(model, tmp_path) as place:
+        settings = {"source": f"{place.uri}/{model.paths[1].name}", **place.settings}
+        offer = make_offer(StagingSettings(**settings))
+    assert {file.name for file in offer.listing.files} == everything
+
+
 def test_s3_digest_is_the_etag_of_the_parts(
     model: SplitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

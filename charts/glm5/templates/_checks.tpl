@@ -49,6 +49,15 @@ fails once with all of them.
 - problem: "staging.mode is job while model.volume.type is claim; expected a volume that the Job and the pod share."
   paste: "model:\n  volume:\n    type: existingClaim\n    existingClaim: models"
 {{- end }}
+{{- if and .Values.staging.enabled (eq .Values.staging.mode "job") .Values.staging.refresh }}
+- problem: "staging.refresh is true while staging.mode is job, whose pods start as soon as a model from model.source is there, and that may be the old one; expected false, and the newer revision in model.source, such as hf://org/repo@revision/folder."
+  paste: "staging:\n  refresh: false"
+{{- end }}
+{{- $warmMib := include "glm5.warmLeastMib" . | int }}
+{{- if and .Values.staging.enabled .Values.staging.warm (lt (include "glm5.mib" .Values.staging.memory | int) $warmMib) }}
+- problem: "staging.memory is {{ .Values.staging.memory }} while staging.warm is true; expected at least {{ div $warmMib 1024 }}Gi for model.sizeGB {{ .Values.model.sizeGB }}: the page cache that a container fills counts against its memory, so what is beyond is dropped again."
+  paste: "staging:\n  warm: false   # or memory: {{ div $warmMib 1024 }}Gi, which the node must have free"
+{{- end }}
 {{- if and .Values.staging.credentials.existingSecret .Values.staging.credentials.token }}
 - problem: "staging.credentials: existingSecret and token are both set; expected one of them."
   paste: "staging:\n  credentials:\n    token: \"\""

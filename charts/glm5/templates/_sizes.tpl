@@ -67,6 +67,11 @@ Takes (list $ stateful-set-that-is-there).
 {{- if kindIs "invalid" .Values.startup.budgetSeconds -}}{{ include "glm5.startupLeastSeconds" . }}{{- else -}}{{ int64 .Values.startup.budgetSeconds }}{{- end -}}
 {{- end -}}
 
+{{/* Memory the stager needs to keep the model in the page cache: the model and what it needs itself. */}}
+{{- define "glm5.warmLeastMib" -}}
+{{ mul 1024 (add 2 (ceil (divf .Values.model.sizeGB 1.073741824) | int64)) }}
+{{- end -}}
+
 {{/* Seconds staging is expected to take from nothing. */}}
 {{- define "glm5.stagingSeconds" -}}
 {{- if .Values.staging.enabled -}}{{ ceil (divf .Values.model.sizeGB .Values.staging.networkGBps) | int64 }}{{- else -}}0{{- end -}}

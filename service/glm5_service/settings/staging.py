@@ -9,13 +9,27 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator
 
 from glm5_service.settings.base import Seconds, Section
 
 SCHEMES = ("hf", "https", "http", "s3", "oci", "file")
 
 Bytes = Annotated[int, Field(ge=0)]
+
+
+def _web_address(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("no address of a server; expected https://host or http://host:port")
+    return value
+
+
+WebAddress = Annotated[str, AfterValidator(_web_address)]
 
 
 class Secret(Section):
@@ -30,7 +44,7 @@ class Secret(Section):
 class HubSettings(Section):
     """The Hub that hf:// speaks to."""
 
-    endpoint: str = "https://huggingface.co"
+    endpoint: WebAddress = "https://huggingface.co"
     """Hub to ask; a mirror goes here."""
     token: Secret = Secret()
     """Token for gated and private repositories."""
@@ -43,14 +57,14 @@ class HttpSettings(Section):
     """Bearer token for an https:// source; sent to the host of the source only."""
     ca_file: Path | None = None
     """Certificate authorities to trust instead of the system's."""
-    proxy: str | None = None
+    proxy: WebAddress | None = None
     """Proxy for every HTTP source, as http://host:port."""
 
 
 class S3Settings(Section):
     """The S3 that s3:// speaks to; keys come from the usual AWS files, environment or pod identity."""
 
-    endpoint: str | None = None
+    endpoint: WebAddress | None = None
     """Endpoint other than AWS, as https://host:port."""
     region: str | None = None
     """Region; unset leaves it to the AWS configuration."""

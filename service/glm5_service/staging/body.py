@@ -83,6 +83,9 @@ class SizedStream(HttpStream):
             self._silence += time.monotonic() - begun
 
     def read_into(self, room: memoryview) -> int | None:
+        if not self._left:
+            # a server may answer with less than was asked for
+            return 0
         room = room[: self._left]
         count, more = 0, None
         try:

@@ -21,7 +21,7 @@ from glm5_service.staging.assemble import assemble
 from glm5_service.staging.audit import audit
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.faults import SourceChanged, Stopped
+from glm5_service.staging.faults import SourceChanged, Stopped, Transient
 from glm5_service.staging.fetch import Fetch
 from glm5_service.staging.lease import Owner
 from glm5_service.staging.listing import Offer, make_offer
@@ -30,7 +30,7 @@ from glm5_service.staging.manifest import Manifest, read_manifest
 from glm5_service.staging.partial import drop_foreign
 from glm5_service.staging.plan import Plan, make_plan
 from glm5_service.staging.progress import Progress, size_text
-from glm5_service.staging.publish import prune, publish, sweep, switch
+from glm5_service.staging.publish import prune, publish, relabel, sweep, switch
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.report import show_plan, show_result, write_termination
 from glm5_service.staging.retry import Patience
@@ -64,31 +64,40 @@ def run(
     """Stage the model; returns the exit code, raises Glm5Error with the reason.
 
     `wait` only waits until another stager has published it. `dry_run` prints the plan and changes nothing. `verify`
-    hashes what is published from disk and has the damaged files fetched again. `warm` reads the model into the page
-    cache at the end. `run_dir` gets staging.json.
+    hashes what is published from disk and has the damaged files fetched again; with `dry_run` they are an error. `warm`
+    reads the model into the page cache at the end. `run_dir` gets staging.json, except from a dry run: beside a pod that
+    serves, its own report stays.
     """
     clock = clock or Clock()
-    progress = Progress(out or sys.stderr, run_dir, clock)
+    progress = Progress(out or sys.stderr, None if options.dry_run else run_dir, clock)
+    termination_log = None if options.dry_run else settings.termination_log
     stop = threading.Event()
     try:
         with _signals(stop):
             _Stager(settings, progress, clock, stop).stage(options)
     except Stopped:
         error: Glm5Error = StagingError(Reason.INTERRUPTED, "staging was told to stop")
-        _report(error, progress, settings.termination_log)
+        _report(error, progress, termination_log)
         raise error from None
     except Glm5Error as error:
-        _report(error, progress, settings.termination_log)
+        _report(error, progress, termination_log)
+        raise
+    except Exception as fault:
+        # its kind only: the text may hold an address with its signature
+        _report(
+            StagingError(Reason.INTERNAL, "unexpected error", type(fault).__name__), progress, termination_log
+        )
         raise
     progress.done()
     return ExitCode.DONE
 
 
-def _report(error: Glm5Error, progress: Progress, termination_log: Path) -> None:
+def _report(error: Glm5Error, progress: Progress, termination_log: Path | None) -> None:
     if not isinstance(error, StagingError):
         error = StagingError(Reason.SETTINGS, str(error).rstrip("."))
     progress.failed(error)
-    write_termination(termination_log, error)
+    if termination_log is not None:
+        write_termination(termination_log, error)
 
 
 @contextmanager
@@ -126,6 +135,11 @@ class _Stager:
             self._wait()
             return
         if not (self._is_sound(options.verify) and not self._settings.refresh):
+            if options.dry_run and self._damaged:
+                names = ", ".join(sorted(path.name for path in self._damaged))
+                raise StagingError(
+                    Reason.CORRUPT, "damaged on the volume", names, expected="the digests of the manifest"
+                )
             offer = self._list()
             if options.dry_run:
                 self._show(self._plan(offer))
@@ -169,7 +183,14 @@ class _Stager:
 
     def _list(self) -> Offer:
         self._progress.enter("listing")
-        return self._patience.persist("listing the source", lambda: make_offer(self._settings))
+        return self._patience.persist("listing the source", self._offer)
+
+    def _offer(self) -> Offer:
+        try:
+            return make_offer(self._settings)
+        except SourceChanged as change:
+            # between two questions of one listing
+            raise Transient(Reason.CHANGED, str(change)) from change
 
     def _plan(self, offer: Offer) -> Plan:
         local = frozenset(name for name, source in offer.sources.items() if not source.remote)
@@ -212,6 +233,7 @@ class _Stager:
         drop_foreign(volume.partials, offer.listing.files, progress.say)
         plan = self._plan(offer)
         if plan.intact is not None:
+            relabel(settings, offer.listing, plan.intact, lock)
             if plan.intact != volume.current_revision():
                 switch(volume, plan.intact, lock)
             progress.say(f"{plan.intact} is published")

@@ -27,6 +27,8 @@ from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
 
 MAX_REDIRECTS = 6
+# the Hub's list of a repository with ten thousand files has a few MB
+ANSWER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,21 @@ class Http:
             raise StagingError(Reason.NOT_FOUND, "not an address", public_url(url)) from error
         except HTTPError as error:
             raise network_fault(error, public_url(url)) from error
+
+
+def read_all(response: BaseHTTPResponse, where: str, limit: int = ANSWER_BYTES) -> bytes:
+    """The whole body of a short answer, such as a list of files. Raises Transient if it breaks off, StagingError if it is
+    longer than `limit` bytes."""
+    try:
+        data = response.read(limit + 1)
+    except (HTTPError, OSError) as error:
+        raise network_fault(error, f"while reading {where}") from error
+    if len(data) > limit:
+        response.close()
+        raise StagingError(
+            Reason.REFUSED, f"size of {where}", f"more than {limit} bytes", expected=f"at most {limit}"
+        )
+    return data
 
 
 def _discard(response: BaseHTTPResponse) -> None:

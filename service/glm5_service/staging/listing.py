@@ -56,7 +56,15 @@ def make_offer(settings: StagingSettings) -> Offer:
     chosen = {file.name: (source, file) for file in map(_flat, [*ggufs, *companions])}
     if settings.tokenizer_source is not None:
         second = open_source(settings.tokenizer_source, settings)
-        for file in map(_flat, _companions(_with_sums(second, second.entries()), [])):
+        companions = _companions(_with_sums(second, second.entries()), [])
+        if not companions:
+            raise StagingError(
+                Reason.NOT_FOUND,
+                f"tokenizer and config in {second.label}",
+                "none",
+                expected="tokenizer.json, config.json and the like at its root",
+            )
+        for file in map(_flat, companions):
             chosen[file.name] = (second, file)
     files = []
     for name in sorted(chosen):

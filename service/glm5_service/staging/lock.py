@@ -2,7 +2,7 @@
 
 The lock is a sequence of lease files, 00000001.json and up; the highest one counts. Taking the lock, free or dead,
 is creating the next number, which succeeds for exactly one. A holder that was taken for dead sees the next number
-and stops. The highest file is never removed, so a late rival can only lose.
+and stops. The highest file is never removed, so a rival that comes late finds it above its own and gives that one up.
 """
 
 from __future__ import annotations
@@ -89,6 +89,10 @@ class TargetLock:
     def _create(self, number: int) -> bool:
         try:
             if not create_lease(self._path(number), Lease(self.owner, 0, held=True)):
+                return False
+            if self._highest() != number:
+                # its file was gone already because others had come after it, or this process slept
+                self._path(number).unlink(missing_ok=True)
                 return False
             self._number, self._last_beat = number, self._clock.monotonic()
             for old in self._numbers():

@@ -12,13 +12,21 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.inuse import held_revisions
 from glm5_service.staging.lock import TargetLock
-from glm5_service.staging.manifest import MANIFEST_NAME, FileRecord, Manifest, has_manifest, read_manifest
+from glm5_service.staging.manifest import (
+    MANIFEST_NAME,
+    FileRecord,
+    Manifest,
+    has_manifest,
+    read_manifest,
+    require_manifest,
+)
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing
 from glm5_service.staging.verify import check_structure
@@ -33,9 +41,7 @@ def publish(
     summary = check_structure(build.folder, names, settings.architecture)
     records = [_verified(build, name) for name in names]
     manifest = Manifest(
-        source=listing.source,
-        tokenizer_source=settings.tokenizer_source,
-        quantisation=settings.quantisation,
+        **_names(settings, listing),
         revision=listing.revision,
         files=records,
         gguf=summary,
@@ -55,6 +61,23 @@ def publish(
     switch(volume, final, lock)
     build.discard_records()
     return manifest
+
+
+def relabel(settings: StagingSettings, listing: Listing, folder: Path, lock: TargetLock) -> None:
+    """Note in the manifest of a published revision by which source and choice its content is asked for now."""
+    manifest = require_manifest(folder)
+    names = _names(settings, listing)
+    if manifest is None or manifest.model_dump(include=set(names)) == names:
+        return
+    lock.check()
+    try:
+        write_durably(
+            folder / MANIFEST_NAME,
+            manifest.model_copy(update=names).model_dump_json(indent=1),
+            nonce=lock.owner.nonce,
+        )
+    except OSError as error:
+        raise volume_error(error, f"cannot write the manifest in {folder}") from error
 
 
 def switch(volume: Volume, revision: Path, lock: TargetLock) -> None:
@@ -127,6 +150,7 @@ def sweep(volume: Volume, say: Callable[[str], None]) -> None:
         *volume.partials.glob("*"),
         *volume.staging.glob("probe.*"),
         *volume.target.glob(".current.*"),
+        *volume.revisions.glob(f"*/.{MANIFEST_NAME}.*"),
     ):
         try:
             path.unlink(missing_ok=True)
@@ -134,6 +158,15 @@ def sweep(volume: Volume, say: Callable[[str], None]) -> None:
             say(_not_removed(path, error))
     for folder in volume.staging.glob("trash.*"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _names(settings: StagingSettings, listing: Listing) -> dict[str, Any]:
+    """What a stager compares to know a published model for the one it is asked for, without asking the source."""
+    return {
+        "source": listing.source,
+        "tokenizer_source": settings.tokenizer_source,
+        "quantisation": settings.quantisation,
+    }
 
 
 def _not_removed(path: Path, error: OSError) -> str:

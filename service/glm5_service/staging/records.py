@@ -50,6 +50,14 @@ class RemoteFile:
         return {"name": self.name, "size": self.size, "version": version}
 
 
+def belongs(name: str, chosen: str) -> bool:
+    """True for the chosen GGUF, the other splits of its set, and everything that is no GGUF."""
+    if not name.endswith(".gguf") or name == chosen:
+        return True
+    mine, its = SPLIT_NAME.match(chosen), SPLIT_NAME.match(name)
+    return bool(mine and its and (mine["stem"], mine["count"]) == (its["stem"], its["count"]))
+
+
 @dataclass(frozen=True)
 class Listing:
     """Everything the source offers for one model. `source` is safe to log and to store."""

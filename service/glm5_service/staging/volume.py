@@ -1,7 +1,7 @@
 """The folders of a target on the model volume, and the few file operations that must survive a crash.
 
 target/current -> revisions/<revision>      what readers open; replaced by rename
-target/revisions/<revision>/                a whole model with its manifest.json; never changed once visible
+target/revisions/<revision>/                a whole model with its manifest.json; its files never change once visible
 target/in-use/                              leases of readers
 target/.staging/                            lock, partial files, the revision being built
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +76,8 @@ class Volume:
         try:
             for folder in (self.revisions, self.in_use, self.locks, self.partials, self.builds):
                 folder.mkdir(parents=True, exist_ok=True)
-            probe = self.staging / f"probe.{os.getpid()}"
+            # no pid: in pods every stager is process 1
+            probe = self.staging / f"probe.{uuid.uuid4().hex}"
             probe.write_bytes(b"probe")
             probe.unlink()
         except OSError as error:

@@ -134,6 +134,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def cut_short(self, body: bytes) -> None:
+        """Half of what the head promises, then the end of the connection."""
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2])
+        self.close_connection = True
+
     def send_file(self, file: Path, path: str) -> None:
         server = self.server
         is_probe = self.headers.get("Range") == "bytes=0-0"
@@ -156,6 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.plain(416, {"Content-Range": f"bytes */{stat.st_size}"})
                 return
             end = min(int(last) + 1, end) if last else end
+            if fault is not None and kind == "part":
+                end = min(end, start + fault.after)
         self.send_response(status)
         length = end - start
         if kind == "wrong length":

@@ -57,7 +57,11 @@ class HubServer(FaultServer):
                 return True
             info = {"id": self.repo, "sha": self.commit, "siblings": self.siblings(), "tags": [], "downloads": 0,
                     "private": False, "gated": False, "likes": 0}  # fmt: skip
-            handler.plain(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+            body = json.dumps(info).encode()
+            if self.next_fault(path) is not None:
+                handler.cut_short(body)
+            else:
+                handler.plain(200, {"Content-Type": "application/json"}, body)
             return True
         prefix = f"/{self.repo}/resolve/{self.commit}/"
         if path.startswith(prefix) and path.endswith(".gguf"):

@@ -64,6 +64,13 @@ def test_bytes_come_as_they_arrive(ends: tuple[socket.socket, socket.socket]) ->
     assert read(stream, 10) == b""
 
 
+def test_the_end_of_a_short_answer_is_an_end(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Who reads on after the last byte is told that there is no more, also while the connection stays open."""
+    stream = answer(ends, b"Content-Length: 3", b"abc")
+    assert read(stream, 3) == b"abc"
+    assert read(stream, 10) == b""
+
+
 def test_silence_is_a_stall(ends: tuple[socket.socket, socket.socket]) -> None:
     """Only waiting in vain counts, and only until the next byte."""
     stream = answer(ends, b"Content-Length: 6", b"a", stall=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from pydantic import ValidationError
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.checksums import parse_sums
+from glm5_service.staging.faults import Transient
 from glm5_service.staging.listing import make_offer
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Digest, Listing, RemoteFile
 from glm5_service.staging.sources.hub import HubAddress, parse_address
+from glm5_service.staging.sources.local import LocalSource
 from glm5_service.staging.sources.oci import OciSource
 
 
@@ -107,6 +110,32 @@ def test_second_source_brings_the_tokenizer(tmp_path: Path) -> None:
         "m.gguf": "a",
         "vocab.json": "b",
     }
+
+
+def test_second_source_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    """A second source that brings nothing is a wrong address, also where its files lie one folder deeper."""
+    first, second = fill(tmp_path / "a", "m.gguf"), fill(tmp_path / "b", "deeper/tokenizer.json", "x.gguf")
+    error = refusal(f"file://{first}", tokenizer_source=f"file://{second}")
+    assert error.reason is Reason.NOT_FOUND
+    assert str(second) in str(error)
+
+
+def test_list_that_ends_early_is_no_list(tmp_path: Path) -> None:
+    """A short list that ends early is not taken for a whole one."""
+    fill(tmp_path, "m.gguf")
+    source = LocalSource(f"file://{tmp_path}")
+    (file,) = source.entries()
+    with pytest.raises(Transient, match="ended after 1004 of 2000 bytes"):
+        source.read_small(replace(file, size=2000))
+
+
+@pytest.mark.parametrize("value", ["minio:9000", "http://", "https://host:port", "ftp://host", ""])
+@pytest.mark.parametrize("name", ["s3.endpoint", "hub.endpoint", "http.proxy"])
+def test_servers_are_named_by_whole_addresses(name: str, value: str) -> None:
+    """What no client could use is refused as a setting, before anything is asked."""
+    section, _, key = name.partition(".")
+    with pytest.raises(ValidationError, match="expected https://host or http://host:port"):
+        StagingSettings.model_validate({section: {key: value}})
 
 
 def test_sums_beside_local_files_are_used(tmp_path: Path) -> None:

@@ -143,6 +143,31 @@ def test_one_of_many_wins(tmp_path: Path) -> None:
     won[0].release()
 
 
+def test_late_rival_gives_up_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who saw the lock free while two others had it in turn can create a number that is gone again; it does not count."""
+    first = lock_in(tmp_path)
+    first.acquire(0, lambda _: None)
+    first.release()
+    late, holder = lock_in(tmp_path), lock_in(tmp_path)
+    real = TargetLock._create
+
+    def overtaken(lock: TargetLock, number: int) -> bool:
+        monkeypatch.undo()
+        between = lock_in(tmp_path)
+        between.acquire(0, lambda _: None)
+        between.release()
+        holder.acquire(0, lambda _: None)
+        return real(lock, number)
+
+    monkeypatch.setattr(TargetLock, "_create", overtaken)
+    with pytest.raises(StagingError) as caught:
+        late.acquire(0, lambda _: None)
+    assert caught.value.reason is Reason.LOCKED
+    holder.check()
+    assert [path.name for path in tmp_path.iterdir()] == ["00000003.json"]
+    holder.release()
+
+
 def test_holder_that_was_overtaken_stops(tmp_path: Path) -> None:
     """A holder that slept through its lease looks before it writes, and finds that the lock is gone."""
     clock = FakeClock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -16,7 +17,9 @@ import pytest
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.command import Options, run
+from glm5_service.staging.faults import SourceChanged
 from glm5_service.staging.lease import Lease, write_lease
+from glm5_service.staging.listing import Offer, make_offer
 from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.manifest import Manifest, ModelSummary, read_manifest
 from glm5_service.staging.progress import Progress, duration_text, size_text
@@ -159,6 +162,27 @@ def test_waiting_ends_with_the_model_that_is_asked_for(stage: Runner, source: Pa
     assert phases == ["waiting"]
     assert read_manifest(stage.target / "current").source == f"file://{source}"  # type: ignore[union-attr]
     assert json.loads(waiting.read_text())["fetched_bytes"] == 0
+
+
+def test_same_content_is_found_under_its_new_name(
+    stage: Runner, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror, a pin or a quantisation that names what is published already fetches nothing, and from then on who waits
+    for it, or starts without the source, finds it."""
+    for name in ("m.gguf", "config.json"):
+        digest = hashlib.sha256((source / name).read_bytes()).hexdigest()
+        with (source / "SHA256SUMS").open("a") as sums:
+            sums.write(f"{digest}  {name}\n")
+    before = stage()
+    mirror = shutil.copytree(source, tmp_path / "mirror")
+    asked = {"source": f"file://{mirror}", "tokenizer_source": f"file://{mirror}", "quantisation": "m"}
+    after = stage(**asked)
+    assert before is not None
+    assert after == before.model_copy(update=asked)
+    mirror.rename(tmp_path / "gone")
+    assert stage(Options(wait=True), **asked) == after
+    assert stage(**asked) == after
+    assert stage.revisions == [before.revision]
 
 
 def test_refresh_stages_beside_and_switches(stage: Runner, source: Path) -> None:
@@ -347,6 +371,36 @@ def test_failure_is_told_everywhere(stage: Runner, source: Path) -> None:
     assert stage.termination.read_text() == f"NotFound: {caught.value}"
 
 
+def test_unexpected_error_is_told_everywhere(stage: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a fault of the program leaves a report, with its kind and not its text, which may hold a secret."""
+
+    def break_down(_: StagingSettings) -> None:
+        raise RuntimeError("https://host/x?Signature=s")
+
+    stage.termination.touch()
+    monkeypatch.setattr("glm5_service.staging.command.make_offer", break_down)
+    with pytest.raises(RuntimeError):
+        stage()
+    assert (stage.state["phase"], stage.state["reason"]) == ("failed", Reason.INTERNAL)
+    assert stage.termination.read_text().startswith("Internal: unexpected error: RuntimeError")
+    assert "Signature" not in stage.state["message"] + stage.termination.read_text()
+
+
+def test_source_that_changes_while_it_is_listed_is_listed_again(
+    stage: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two questions of one listing may meet two versions."""
+    faults = [SourceChanged("SHA256SUMS", "ETag differs")]
+
+    def change_once(settings: StagingSettings) -> Offer:
+        if faults:
+            raise faults.pop()
+        return make_offer(settings)
+
+    monkeypatch.setattr("glm5_service.staging.command.make_offer", change_once)
+    assert stage(backoff_seconds=0.01) is not None
+
+
 def test_no_termination_file_is_made(stage: Runner, source: Path) -> None:
     """Outside a pod nothing is written where the kubelet would look."""
     (source / "m.gguf").unlink()
@@ -387,6 +441,41 @@ def test_verify_without_damage_needs_no_source(stage: Runner, source: Path) -> N
     source.rename(source.with_name("gone"))
     stage(Options(verify=True))
     assert stage.state["read_back_bytes"] > 0
+
+
+def test_dry_verification_tells_damage_and_nothing_else(stage: Runner, source: Path) -> None:
+    """Beside a pod that serves, a damaged model is an error; its report and the source are left alone."""
+    stage()
+    stage.termination.touch()
+    before = stage.state
+    stage(Options(verify=True, dry_run=True))
+    file = stage.target / "current/m.gguf"
+    stat, data = file.stat(), bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    source.rename(source.with_name("gone"))
+    with pytest.raises(StagingError, match=r"damaged on the volume: m\.gguf") as caught:
+        stage(Options(verify=True, dry_run=True))
+    assert caught.value.exit_code == 4
+    assert stage.state == before
+    assert stage.termination.read_text() == ""
+
+
+def test_two_stagers_may_try_the_volume_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pods every stager is process 1, so the files they try the volume with have names of their own."""
+    real, inside = Path.write_bytes, list[Path]()
+
+    def write_bytes(path: Path, data: bytes) -> int:
+        count = real(path, data)
+        inside.append(path)
+        if len(inside) == 1:
+            Volume(tmp_path).prepare()
+        return count
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    Volume(tmp_path).prepare()
+    assert len(set(inside)) == 2
 
 
 def test_warm_says_how_much_is_resident(stage: Runner) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.answers import CREDENTIALS_REFUSED
+from glm5_service.staging.faults import Transient
 from glm5_service.staging.http import Http, Target
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
@@ -67,12 +68,14 @@ class Source(ABC):
                 stream.wait(SMALL_FILE_WAIT_SECONDS)
                 more = stream.read_into(memoryview(data)[count:])
                 if more == 0:
-                    break
+                    raise Transient(
+                        Reason.UNREACHABLE, f"{file.name} ended after {count} of {file.size} bytes"
+                    )
                 count += more or 0
         finally:
             with suppress(OSError):
                 stream.close(finished=False)
-        return bytes(data[:count])
+        return bytes(data)
 
 
 class HttpSource(Source):

@@ -12,7 +12,7 @@ from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.answers import CONTENT_RANGE, public_url
 from glm5_service.staging.checksums import SUMS_NAME, parse_sums
-from glm5_service.staging.http import Target, origin
+from glm5_service.staging.http import Target, origin, read_all
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
 from glm5_service.staging.secrets import bearer
@@ -92,7 +92,5 @@ class HttpsSource(HttpSource):
             if error.reason in (Reason.NOT_FOUND, Reason.UNAUTHORIZED) and self._implied():
                 return {}
             raise
-        try:
-            return parse_sums(response.read(SMALL_FILE_BYTES), self.label)
-        finally:
-            response.close()
+        data = read_all(response, f"{SUMS_NAME} of {self.label}", SMALL_FILE_BYTES)
+        return parse_sums(data, self.label)

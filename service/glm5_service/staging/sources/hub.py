@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.http import Target
+from glm5_service.staging.http import Target, read_all
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
 from glm5_service.staging.secrets import bearer
@@ -47,8 +47,6 @@ class HubSource(HttpSource):
         self._endpoint = settings.hub.endpoint.rstrip("/")
         self._commit = self._address.revision
         self.label = uri
-        if urlsplit(self._endpoint).scheme not in ("http", "https"):
-            raise SettingsError("Hub endpoint", self._endpoint, expected="https://host")
 
     def entries(self) -> list[RemoteFile]:
         """Files below the folder (or matching the pattern), and those of the root for tokenizer and config."""
@@ -56,8 +54,9 @@ class HubSource(HttpSource):
         revision = address.revision if "%" in address.revision else quote(address.revision, safe="")
         url = f"{self._endpoint}/api/models/{address.repo}/revision/{revision}?blobs=true"
         response = self.http.send_authorised("GET", lambda _: self._target(url))
+        data = read_all(response, f"the list of {self.label}")
         try:
-            answer = json.loads(response.data)
+            answer = json.loads(data)
             self._commit = answer["sha"]
             files = [self._entry(item) for item in answer["siblings"]]
         except (ValueError, KeyError, TypeError) as error:

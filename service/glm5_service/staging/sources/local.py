@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from glm5_service.staging.faults import SourceChanged
 from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.records import SPLIT_NAME, RemoteFile
+from glm5_service.staging.records import RemoteFile, belongs
 from glm5_service.staging.sources.base import Source, Stream
 
 
@@ -34,7 +34,7 @@ class LocalSource(Source):
             return files
         if not path.exists():
             raise StagingError(Reason.NOT_FOUND, "no such file or folder", path)
-        return [file for file in files if _belongs(file, path)]
+        return [file for file in files if belongs(file.name, path.name)]
 
     def open(self, file: RemoteFile, start: int, end: int) -> Stream:
         try:
@@ -80,14 +80,6 @@ class LocalStream:
 
 def _version(stat: os.stat_result) -> str:
     return f"{stat.st_mtime_ns}-{stat.st_ino}-{stat.st_size}"
-
-
-def _belongs(file: RemoteFile, chosen: Path) -> bool:
-    """True for the chosen file, the other splits of its set, and everything that is no GGUF."""
-    if not file.is_gguf or file.key == str(chosen):
-        return True
-    mine, its = SPLIT_NAME.match(chosen.name), SPLIT_NAME.match(file.name)
-    return bool(mine and its and (mine["stem"], mine["count"]) == (its["stem"], its["count"]))
 
 
 def _fault(error: OSError, file: RemoteFile) -> StagingError:

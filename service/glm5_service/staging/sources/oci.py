@@ -14,7 +14,8 @@ from urllib3.response import BaseHTTPResponse
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.http import Target
+from glm5_service.staging.answers import public_url
+from glm5_service.staging.http import Target, read_all
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Digest, RemoteFile
 from glm5_service.staging.secrets import registry_login
@@ -79,7 +80,8 @@ class OciSource(HttpSource):
                 self._log_in(url)
             return Target(url, self._authorization)
 
-        data = self.http.send_authorised("GET", target, {"Accept": MANIFEST_TYPES}).data
+        response = self.http.send_authorised("GET", target, {"Accept": MANIFEST_TYPES})
+        data = read_all(response, f"the manifest of {self.label}")
         if self._digest and self._digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
             raise StagingError(Reason.CORRUPT, "digest of the manifest", self.label, expected=self._digest)
         try:
@@ -111,7 +113,8 @@ class OciSource(HttpSource):
             raise StagingError(Reason.UNTRUSTED, "token service of the registry", realm, expected="https")
         scope = fields.get("scope", f"repository:{self._repo}:pull")
         query = {"scope": scope, **({"service": fields["service"]} if "service" in fields else {})}
-        answer = self.http.send("GET", Target(f"{realm}?{urlencode(query)}", basic)).data
+        response = self.http.send("GET", Target(f"{realm}?{urlencode(query)}", basic))
+        answer = read_all(response, f"the token from {public_url(realm)}")
         try:
             token = json.loads(answer)
             return str(token.get("token") or token["access_token"])

@@ -15,7 +15,16 @@ from urllib.parse import urlsplit
 import boto3
 from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    SSLError,
+)
+from botocore.exceptions import ConnectionError as NoConnection
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
@@ -23,12 +32,14 @@ from glm5_service.staging.answers import CREDENTIALS_REFUSED
 from glm5_service.staging.faults import Transient
 from glm5_service.staging.http import Target
 from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.records import Digest, RemoteFile
+from glm5_service.staging.records import Digest, RemoteFile, belongs
 from glm5_service.staging.sources.base import HttpSource
 
 URL_LIFETIME_SECONDS = 3600
 # codes of a 400; the answer to HEAD has no body, so there the code is the bare status
 CREDENTIALS_OVER = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"})
+# what stands for the way to S3, or to where the keys come from, and may be gone in a moment
+UNREACHABLE = (HTTPClientError, NoConnection, MetadataRetrievalError, CredentialRetrievalError)
 _ETAG = re.compile(r'^"(?P<hex>[0-9a-f]{32})(-(?P<parts>\d+))?"$')
 
 
@@ -48,25 +59,31 @@ class S3Source(HttpSource):
         self._client = self._connect()
 
     def entries(self) -> list[RemoteFile]:
-        base = (
-            self._prefix
-            if self._prefix.endswith("/") or not self._prefix
-            else self._prefix.rpartition("/")[0] + "/"
-        )
-        base = "" if base == "/" else base
-        found = self._ask(self._contents)
-        files = [RemoteFile(item["Key"].removeprefix(base), item["Size"], item["Key"]) for item in found]
+        """What lies under the prefix; a GGUF stands for its set and what lies beside it."""
+        parent, slash, name = self._prefix.rpartition("/")
+        base = parent + slash
+        if name.endswith(".gguf"):
+            beside = self._ask(lambda: self._contents(Prefix=base, Delimiter="/"))
+            return [file for file in self._files(beside, base) if belongs(file.name, name)]
+        files = self._files(self._ask(lambda: self._contents(Prefix=self._prefix)), base)
         # a prefix without its slash names a folder; a name that merely starts alike is another model
         folder = f"{self._prefix.removeprefix(base)}/"
         if any(file.name.startswith(folder) for file in files):
             files = [replace(f, name=f.name.removeprefix(folder)) for f in files if f.name.startswith(folder)]
-        return [file for file in files if not file.key.endswith("/")]
+        return files
 
-    def _contents(self) -> list[dict[str, Any]]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix
-        )
+    def _contents(self, **which: str) -> list[dict[str, Any]]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, **which)
         return [item for page in pages for item in page.get("Contents", [])]
+
+    @staticmethod
+    def _files(found: list[dict[str, Any]], base: str) -> list[RemoteFile]:
+        """Objects by their names below `base`; what ends in a slash only marks a folder."""
+        return [
+            RemoteFile(item["Key"].removeprefix(base), item["Size"], item["Key"])
+            for item in found
+            if not item["Key"].endswith("/")
+        ]
 
     def complete(self, file: RemoteFile) -> RemoteFile:
         head = self._head(file, ChecksumMode="ENABLED")
@@ -144,7 +161,9 @@ class S3Source(HttpSource):
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             code = error.response.get("Error", {}).get("Code", "")
             raise _refusal(status, code, f"{status} {code} from {where}") from error
-        except HTTPClientError as error:
+        except UNREACHABLE as error:
+            if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise StagingError(Reason.UNTRUSTED, "certificate is not trusted", where) from error
             raise Transient(Reason.UNREACHABLE, f"{type(error).__name__} from {where}") from error
         except BotoCoreError as error:
             raise StagingError(Reason.REFUSED, f"S3 client of {where}", type(error).__name__) from error
