@@ -93,7 +93,7 @@ POD: dict[str, tuple[dict[str, Any], str, Any]] = {
     "no token": ({}, "automountServiceAccountToken", False),
     "no token with events either": ({"events": {"enabled": True}}, "automountServiceAccountToken", False),
     "staging off": ({"staging": {"enabled": False}}, "stage", None),
-    "warm": ({"staging": {"warm": True}}, "stage.args", ["stage", "--warm"]),
+    "warm": ({"staging": {"warm": True, "memory": "380Gi"}}, "stage.args", ["stage", "--warm"]),
     "waits for what the job stages": (
         {"staging": {"mode": "job"}, "model": {"volume": {"type": "existingClaim", "existingClaim": "c"}}},
         "wait-for-model.args",
@@ -312,7 +312,7 @@ OF_THE_JOB: list[dict[str, Any]] = [
     {"model": {"volume": {"type": "hostPath", "hostPath": "/m"}}},
     {"staging": {"mode": "job", "connections": 4}},
     {"staging": {"mode": "job", "memory": "1Gi"}},
-    {"staging": {"mode": "job", "warm": True}},
+    {"staging": {"mode": "job", "warm": True, "memory": "380Gi"}},
     {"staging": {"mode": "job", "credentials": {"existingSecret": "s"}}},
     {"settings": {"staging": {"lock_wait_seconds": 5}}},
     {"images": {"service": {"tag": "x"}}},
