@@ -48,6 +48,14 @@ def published(stager: Stager, model: SplitSet) -> None:
     assert stager.digests == model.digests()
 
 
+def continues(server: FaultServer, model: SplitSet, stager: Stager, broken: Fault) -> None:
+    """What broken answers brought is not asked for again, and the set ends published."""
+    server.faults = [broken]
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+
+
 def refused(stager: Stager, server: FaultServer, **settings: Any) -> StagingError:
     """Staging fails and nothing is visible."""
     error = stager.fails(f"{server.url}/", **settings)
@@ -58,11 +66,7 @@ def refused(stager: Stager, server: FaultServer, **settings: Any) -> StagingErro
 @fault("connection reset in the middle of a body", then="continues at the byte it stopped")
 def test_reset_continues_at_the_byte(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """After a reset only the bytes that had not arrived are asked for."""
-    server = serve()
-    server.faults = [Fault("reset", times=6, after=300_000)]
-    stager(f"{server.url}/")
-    published(stager, model)
-    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+    continues(serve(), model, stager, Fault("reset", times=6, after=300_000))
 
 
 @fault("429 with Retry-After in seconds", then="all connections wait as long as asked, then go on")
@@ -109,21 +113,13 @@ def test_416_lists_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
 @fault("body cut short", then="continues at the byte it stopped")
 def test_truncated_body_continues(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A body that ends early counts for the bytes it brought."""
-    server = serve()
-    server.faults = [Fault("truncate", times=5, after=200_000)]
-    stager(f"{server.url}/")
-    published(stager, model)
-    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+    continues(serve(), model, stager, Fault("truncate", times=5, after=200_000))
 
 
 @fault("range answered in part", then="continues at the byte the answer ended")
 def test_short_range_continues(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A whole answer to less than was asked for is no silence, also on a connection that stays open."""
-    server = serve()
-    server.faults = [Fault("part", times=5, after=200_000)]
-    stager(f"{server.url}/")
-    published(stager, model)
-    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+    continues(serve(), model, stager, Fault("part", times=5, after=200_000))
 
 
 @pytest.mark.parametrize("kind", ["SHA256SUMS", "Hub API"])
@@ -177,11 +173,7 @@ def test_drip_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
 @fault("silence after some bytes", then="drops the connection after stall_seconds and continues at the byte")
 def test_silence_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A silent connection is replaced and what it brought is kept."""
-    server = serve()
-    server.faults = [Fault("silence", times=2, after=100_000)]
-    stager(f"{server.url}/")
-    published(stager, model)
-    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+    continues(serve(), model, stager, Fault("silence", times=2, after=100_000))
 
 
 @fault("silence without end", then="gives up after the retries, keeps what came", ends=Reason.STALLED)

@@ -24,7 +24,7 @@ from lightkube.resources.core_v1 import (
 from lightkube.resources.storage_v1 import StorageClass
 
 from glm5_service.cluster.facts import ClusterFacts, NodeFacts, quota_left
-from glm5_service.cluster.wanted import pod_need
+from glm5_service.cluster.wanted import add_amounts, pod_need
 from glm5_service.errors import SourceError
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -98,7 +98,7 @@ class Cluster:
                 if without and self._is_own(pod, without):
                     continue
                 need = pod_need(pod.spec.to_dict())
-                _add(used.setdefault(pod.spec.nodeName, {}), need.requests)
+                add_amounts(used.setdefault(pod.spec.nodeName, {}), need.requests)
                 if need.gpu and pod.metadata:
                     holder = f"{pod.metadata.namespace}/{pod.metadata.name}"
                     holders.setdefault(pod.spec.nodeName, []).append(holder)
@@ -118,7 +118,7 @@ class Cluster:
         with explained():
             for pod in self.client.list(Pod, namespace=self.namespace, labels=dict(labels)):
                 if pod.spec is not None and not _is_over(pod):
-                    _add(total, pod_need(pod.spec.to_dict()).requests)
+                    add_amounts(total, pod_need(pod.spec.to_dict()).requests)
         return total
 
     def pods(self, release: str) -> list[Pod]:
@@ -193,11 +193,6 @@ class Cluster:
                 return False
             raise
         return True
-
-
-def _add(total: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
-    for name, amount in amounts.items():
-        total[name] = total.get(name, Decimal(0)) + amount
 
 
 def _version(text: str) -> tuple[int, int]:

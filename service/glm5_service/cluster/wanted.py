@@ -107,13 +107,11 @@ def pod_need(pod: Document) -> PodNeed:
     """The scheduler's view of a pod: containers add up, and init containers count only where they need more."""
     total: dict[str, Decimal] = {}
     for container in pod["containers"]:
-        for name, amount in _requests(container).items():
-            total[name] = total.get(name, Decimal(0)) + amount
+        add_amounts(total, _requests(container))
     single: dict[str, Decimal] = {}
     for container in pod.get("initContainers") or []:
         if container.get("restartPolicy") == "Always":
-            for name, amount in _requests(container).items():
-                total[name] = total.get(name, Decimal(0)) + amount
+            add_amounts(total, _requests(container))
         else:
             for name, amount in _requests(container).items():
                 single[name] = max(single.get(name, Decimal(0)), amount)
@@ -130,6 +128,12 @@ def pod_need(pod: Document) -> PodNeed:
         label_values=tuple((e["key"], tuple(e["values"])) for e in expressions if e.get("operator") == "In"),
         tolerations=tuple(pod.get("tolerations") or ()),
     )
+
+
+def add_amounts(total: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
+    """Add amounts of resources to `total`, by name."""
+    for name, amount in amounts.items():
+        total[name] = total.get(name, Decimal(0)) + amount
 
 
 def _requests(container: Document) -> dict[str, Decimal]:

@@ -221,4 +221,4 @@ def fit_cpu(need: Demand, available: int, kv_cache_bytes: int) -> Fit:
 
 def gib(count: int) -> str:
     """Bytes for people, in the units that memory is sold in."""
-    return f"{count / 1024**3:.1f} GiB" if count >= 1024**3 // 10 else f"{count / 1024**2:.1f} MiB"
+    return f"{count / GIB:.1f} GiB" if count >= GIB // 10 else f"{count / 1024**2:.1f} MiB"

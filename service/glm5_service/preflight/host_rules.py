@@ -10,10 +10,9 @@ from glm5_service.preflight import fit
 from glm5_service.preflight.report import Finding, passed, warned
 from glm5_service.preflight.subject import Subject
 
-GIB = 1024**3
 OLDEST_CAPABILITY = (8, 0)
 OLDEST_CUDA = (13, 0)
-SHM_BYTES_PER_RANK = GIB
+SHM_BYTES_PER_RANK = fit.GIB
 OPEN_FILES = 4096
 HANG_REMEDY = "Turn IOMMU and ACS off in the BIOS or with iommu=off, or set NCCL_P2P_DISABLE=1."
 DEATH_REMEDY = "Look at that rank's GPU: end what else runs there, or take another."
@@ -77,7 +76,7 @@ def limits(subject: Subject) -> Finding:
         raise FitError(
             "too few open files allowed", found, expected=f"{OPEN_FILES} or more", remedy="Raise nofile."
         )
-    if subject.profile == "cuda" and locked < GIB:
+    if subject.profile == "cuda" and locked < fit.GIB:
         return warned(
             f"locked memory is limited to {locked} bytes", "Raise memlock, so that buffers can be pinned."
         )

