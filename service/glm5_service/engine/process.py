@@ -13,11 +13,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+# the end of a killed process with hundreds of GB mapped takes seconds
+_SWEEP_SECONDS = 10.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -66,17 +69,15 @@ class EngineProcess:
 
     def kill(self) -> None:
         """SIGKILL the child and all of its session."""
-        for member in (self.pid, *self.members()):
+        for member in (self.pid, *self._session()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(member, signal.SIGKILL)
 
-    def members(self) -> Iterator[int]:
-        """Living processes of the child's session other than the child."""
+    def _session(self) -> Iterator[int]:
+        """Processes of the child's session other than the child, also those that ended and are not yet reaped."""
         for pid in psutil.pids():
-            if pid == self.pid:
-                continue
-            with contextlib.suppress(OSError, psutil.Error):
-                if os.getsid(pid) == self.pid and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            with contextlib.suppress(OSError):
+                if pid != self.pid and os.getsid(pid) == self.pid:
                     yield pid
 
     async def wait(self) -> int:
@@ -84,11 +85,25 @@ class EngineProcess:
         return await asyncio.to_thread(self._child.wait)
 
     def sweep(self) -> int:
-        """After the child's end: kill and reap what is left of its session; returns how many there were."""
-        left = list(self.members())
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(pid) for pid in left if psutil.pid_exists(pid)], timeout=5)
-        self._relay.join(timeout=5)
-        return len(left)
+        """After the child's end: kill and reap what is left of its session; returns how many had to be killed.
+
+        Looks again until nothing is left: a process is ours to reap only once its own parent has ended.
+        """
+        killed: set[int] = set()
+        give_up_at = time.monotonic() + _SWEEP_SECONDS
+        while (left := [pid for pid in self._session() if not _reap(pid)]) and time.monotonic() < give_up_at:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed.update(left)
+            time.sleep(0.02)
+        self._relay.join(timeout=_SWEEP_SECONDS)
+        return len(killed)
+
+
+def _reap(pid: int) -> bool:
+    """Whether a process that ended, and is this one's child, is gone now."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False
