@@ -54,7 +54,7 @@ def apply_all() -> None:
         gguf_draft_config,
         gguf_expert_grid,
         gguf_float_experts,
-        gguf_merged_shard,
+        gguf_layer_rank,
         gguf_replicated_linear,
         vllm_distribution_name,
     )
@@ -69,5 +69,5 @@ def apply_all() -> None:
     gguf_draft_config.apply()
     gguf_expert_grid.apply()
     gguf_float_experts.apply()
-    gguf_merged_shard.apply()
+    gguf_layer_rank.apply()
     gguf_replicated_linear.apply()
