@@ -54,10 +54,17 @@ def prepare(cache_dir: Path, image: str | None) -> dict[str, str]:
 
 def prune(root: Path, keep: int) -> list[str]:
     """Remove all but the `keep` keys used last; returns the removed names. A key in use elsewhere may refuse."""
-    by_use = sorted(root.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    by_use = sorted(root.iterdir(), key=_used_at, reverse=True)
     removed = []
     for folder in by_use[keep:]:
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)
             removed.append(folder.name)
     return removed
+
+
+def _used_at(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:  # another start on the same volume has just removed it
+        return 0.0

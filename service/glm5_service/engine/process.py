@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# the end of a killed process with hundreds of GB mapped takes seconds
-_SWEEP_SECONDS = 10.0
+# the end of a killed process with hundreds of GB mapped takes seconds, on a busy host more
+_SWEEP_SECONDS, _RELAY_SECONDS = 60.0, 5.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -97,7 +97,7 @@ class EngineProcess:
                     os.kill(pid, signal.SIGKILL)
             killed.update(left)
             time.sleep(0.02)
-        self._relay.join(timeout=_SWEEP_SECONDS)
+        self._relay.join(timeout=_RELAY_SECONDS)
         return len(killed)
 
 

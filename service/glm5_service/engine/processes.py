@@ -39,7 +39,8 @@ class ProcessView:
 
 def look(session: int) -> ProcessView:
     """The processes of a session now; zombies are dead."""
-    pids, titled, compilers = set(), set(), set()
+    pids, compilers = set(), set()
+    titles: dict[int, tuple[str, int]] = {}
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):
             if os.getsid(pid) != session:
@@ -53,5 +54,9 @@ def look(session: int) -> ProcessView:
                 compilers.add(name)
             elif name.startswith(TITLE):
                 title = (process.cmdline() or [name])[0]
-                titled.add((pid, title.removeprefix(TITLE).strip()))
+                titles[pid] = (title.removeprefix(TITLE).strip(), process.ppid())
+    # a child between fork and exec, soon a compiler, has its parent's title; it is not the engine's to lose
+    titled = {
+        (pid, title) for pid, (title, parent) in titles.items() if titles.get(parent, ("",))[0] != title
+    }
     return ProcessView(frozenset(pids), frozenset(titled), tuple(sorted(compilers)))

@@ -48,6 +48,15 @@ def test_keys_used_last_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["middle", "new"]
 
 
+def test_a_key_that_another_start_removes_meanwhile_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two starts prune the same volume; a folder that is listed and gone is one less to remove."""
+    (tmp_path / "new").mkdir()
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([folder / "gone", folder / "new"]))
+    assert caches.prune(tmp_path, 1) == []
+
+
 def test_every_compiler_gets_a_folder_of_this_key(tmp_path: Path) -> None:
     """All caches lie below one key and none elsewhere."""
     environment = caches.prepare(tmp_path, "sha256:a")

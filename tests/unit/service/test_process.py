@@ -1,10 +1,13 @@
-"""The engine's session after its end: nothing is left of it."""
+"""The engine's session: whom it consists of while it runs, and that nothing is left of it after its end."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from glm5_service.engine.processes import look
 
 ENGINE = """
 import os, signal, sys, time
@@ -38,3 +41,32 @@ def test_a_worker_and_the_dead_child_it_never_reaped_are_gone(tmp_path: Path) ->
     command = [sys.executable, "-c", SUPERVISOR, ENGINE, str(told)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert output.splitlines()[-1] == "[False, False]"
+
+
+# a worker with a child that has not yet become the compiler it is started for
+FORKING = """
+import os, sys
+pid = os.fork()
+if pid:
+    print(pid, flush=True)
+sys.stdin.read()
+"""
+WORKER = "import ctypes; ctypes.CDLL(None).prctl(15, b'VLLM::Worker');"
+
+
+def test_a_child_that_is_about_to_compile_is_no_worker() -> None:
+    """Between fork and exec a child has its parent's title; its end must not look like a worker that is lost."""
+    command = ["VLLM::Worker", "-c", WORKER + FORKING]
+    with subprocess.Popen(
+        command,
+        executable=sys.executable,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout is not None
+        child = int(worker.stdout.readline())
+        seen = look(os.getsid(worker.pid))
+        worker.communicate(b"")
+    assert seen.pids == {worker.pid, child}
+    assert seen.titled == {(worker.pid, "Worker")}
