@@ -22,10 +22,11 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
 
 def test_a_mark_is_there_while_a_kernel_compiles(run_dir: RunDir) -> None:
     """The supervisor sees process, kernel and start of a compilation, and nothing after its end."""
+    before = time.time()
     with compile_marks.compiling("_decode"), compile_marks.compiling("_merge"):
         [(pid, mark)] = run_dir.compile_marks()
         assert (pid, mark.kernel) == (os.getpid(), "_decode")
-        assert 0 <= time.time() - mark.since < 60
+        assert before <= mark.since <= time.time()
     assert run_dir.compile_marks() == []
 
 

@@ -91,11 +91,12 @@ class EngineProcess:
         """
         killed: set[int] = set()
         give_up_at = time.monotonic() + _SWEEP_SECONDS
-        while (left := [pid for pid in self._session() if not _reap(pid)]) and time.monotonic() < give_up_at:
+        while (left := list(self._session())) and time.monotonic() < give_up_at:
             for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            killed.update(left)
+                if not _reap(pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
             time.sleep(0.02)
         self._relay.join(timeout=_RELAY_SECONDS)
         return len(killed)
