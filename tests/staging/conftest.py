@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -59,6 +60,11 @@ class Stager:
     @property
     def manifest(self) -> Manifest | None:
         return read_manifest(self.current)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """staging.json of the last run."""
+        return dict(json.loads((self.target.parent / "run/staging.json").read_text()))
 
     @property
     def digests(self) -> dict[str, str]:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from urllib3.connectionpool import HTTPConnectionPool
 
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.command import Options
 from glm5_service.staging.reasons import Reason, StagingError
-from tests.staging.conftest import Stager
+from tests.staging.conftest import QUICK, Stager
 from tests.support.staging.fault_server import Fault, FaultServer, running
 from tests.support.staging.faults_table import fault
 from tests.support.staging.hub_server import CdnServer, HubServer
@@ -117,9 +118,25 @@ def test_truncated_body_continues(serve: Serve, model: SplitSet, stager: Stager)
 
 
 @fault("range answered in part", then="continues at the byte the answer ended")
-def test_short_range_continues(serve: Serve, model: SplitSet, stager: Stager) -> None:
-    """A whole answer to less than was asked for is no silence, also on a connection that stays open."""
-    continues(serve(), model, stager, Fault("part", times=5, after=200_000))
+def test_short_range_continues(
+    serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole answer to less than was asked for is no failure: neither a retry nor a new connection."""
+    made: list[str] = []
+    real = HTTPConnectionPool._new_conn
+
+    def new_connection(pool: HTTPConnectionPool) -> Any:
+        made.append(threading.current_thread().name)
+        return real(pool)
+
+    monkeypatch.setattr(HTTPConnectionPool, "_new_conn", new_connection)
+    server = serve()
+    server.faults = [Fault("part", times=40, after=200_000)]
+    stager(f"{server.url}/", retries=0)
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+    assert stager.state["retries"] == 0
+    assert sum(name.startswith("worker") for name in made) <= QUICK["connections"]
 
 
 @pytest.mark.parametrize("kind", ["SHA256SUMS", "Hub API"])

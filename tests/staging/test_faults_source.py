@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,6 +193,34 @@ def test_s3_token_stays_expired(
         return stager.fails(f"s3://{BUCKET}/", s3={"endpoint": server.url})
 
 
+@fault("S3 credentials out of reach for a moment", then="asks for them again; a published model needs none")
+def test_s3_credentials_out_of_reach(
+    serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent that hands out a pod's keys may restart; who has the model does not even ask it."""
+    pod, asked = serve(), count()
+    keys = {"AccessKeyId": "KEY", "SecretAccessKey": "s", "Token": "t", "Expiration": "2999-01-01T00:00:00Z"}
+
+    def hand_out(handler: Any, path: str) -> bool:
+        # its client asks three times of its own
+        is_up = next(asked) >= 4
+        handler.plain(200 if is_up else 503, body=json.dumps(keys).encode() if is_up else b"")
+        return True
+
+    pod.answer_api = hand_out
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{pod.url}/v1/credentials")
+    monkeypatch.setattr("botocore.utils.ContainerMetadataFetcher.SLEEP_TIME", 0)
+    with running(S3Server(model.folder, key="KEY")) as server:
+        stager(f"s3://{BUCKET}/", s3={"endpoint": server.url})
+    published(stager, model)
+    before = len(pod.seen)
+    assert before > 4
+    stager(f"s3://{BUCKET}/", s3={"endpoint": server.url})
+    assert len(pod.seen) == before
+
+
 @fault("token refused", then="ends without retrying", ends=Reason.UNAUTHORIZED)
 def test_refused_token(serve: Serve, stager: Stager, tmp_path: Path) -> StagingError:
     """Credentials do not get better by asking again."""
@@ -274,6 +305,13 @@ def test_two_models(model: SplitSet, stager: Stager) -> StagingError:
 
 def with_tls(server: FaultServer, folder: Path) -> tuple[str, Path]:
     """Put the server behind TLS with a certificate of its own; gives its address and the authority file."""
+    context, certificate = own_certificate(folder)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    return f"https://127.0.0.1:{server.server_port}", certificate
+
+
+def own_certificate(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """What a server of this machine needs for TLS, and the authority file for its clients."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -282,5 +320,4 @@ def with_tls(server: FaultServer, folder: Path) -> tuple[str, Path]:
     )  # fmt: skip
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    return f"https://127.0.0.1:{server.server_port}", certificate
+    return context, certificate

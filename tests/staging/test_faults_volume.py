@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from glm5_service.staging.blocks import BlockFile, Window
 from glm5_service.staging.command import Options
+from glm5_service.staging.hashing import Hashing
 from glm5_service.staging.journal import boot_id, read_journal
+from glm5_service.staging.publish import prune
 from glm5_service.staging.reasons import Reason, StagingError
 from tests.staging.conftest import Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
@@ -121,6 +125,27 @@ def test_flipped_on_disk(serve: Serve, model: SplitSet, stager: Stager) -> None:
     assert changed == {spoilt.name, "manifest.json"}
 
 
+@fault(
+    "bytes flipped on disk in a file that two revisions share",
+    then="`--verify` fetches that file again; neither revision is published as it is any more",
+)
+def test_flipped_in_a_shared_file(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """The verdict is about the file, whatever names it has, and outlives the run."""
+    server = serve()
+    stager(f"{server.url}/", keep=3)
+    (model.folder / "config.json").write_text("{ }")
+    model.write_sums()
+    stager(f"{server.url}/", keep=3, refresh=True)
+    flip(stager.current / model.paths[2].name, keep_times=True)
+    before = server.sent_bytes
+    stager(f"{server.url}/", Options(verify=True), keep=3)
+    published(stager, model)
+    assert server.sent_bytes - before <= model.paths[2].stat().st_size + 4096
+    os.utime(stager.current / model.paths[2].name)
+    stager(f"{server.url}/", keep=3)
+    published(stager, model)
+
+
 @fault("file on disk changed (mtime differs)", then="hashes it at the next run; damaged, it is fetched again")
 def test_touched_on_disk(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Earlier verification is trusted only while size, mtime and inode match."""
@@ -176,6 +201,69 @@ def test_journal_out_of_reach(
     published(stager, model)
     assert server.sent_bytes - before < model.paths[-1].stat().st_size
     return error
+
+
+@fault(
+    "bytes of a partial file that cannot be read back for a moment",
+    then="ends and drops nothing; the next run continues at the byte",
+    ends=Reason.VOLUME_FAULT,
+)
+def test_read_back_fails(
+    serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
+) -> StagingError:
+    """A read error says nothing about the bytes that came."""
+    server, real = serve(), BlockFile.read
+    broken = [OSError(errno.EIO, "Input/output error")]
+
+    def read(file: BlockFile, window: Window, position: int, end: int) -> memoryview:
+        if position and broken:
+            raise broken.pop()
+        return real(file, window, position, end)
+
+    monkeypatch.setattr(BlockFile, "read", read)
+    # as if no byte had come in order
+    monkeypatch.setattr(Hashing, "take", lambda *_: None)
+    error = refused(stager, server)
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
+    assert "starts at byte 0" not in stager.log.getvalue()
+    return error
+
+
+@pytest.mark.parametrize("folder", ["in-use", "revisions"])
+@fault(
+    "folder of leases or revisions that cannot be listed for a moment",
+    then="removes no revision and says so; the next run that changes the volume does",
+)
+def test_listing_out_of_reach(
+    serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """What is not listed may be there: a reader's lease above all."""
+    server, real, pruning = serve(), os.scandir, threading.Event()
+
+    def scandir(path: Any = ".") -> Any:
+        if pruning.is_set() and path == stager.target / folder:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    def prune_now(*given: Any) -> None:
+        pruning.set()
+        prune(*given)
+        pruning.clear()
+
+    stager(f"{server.url}/")
+    (model.folder / "config.json").write_text("{ }")
+    model.write_sums()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        patch.setattr("glm5_service.staging.command.prune", prune_now)
+        stager(f"{server.url}/", refresh=True)
+    published(stager, model)
+    assert f"no revision is removed: cannot list {stager.target / folder}" in stager.log.getvalue()
+    assert len(list((stager.target / "revisions").iterdir())) == 2
+    stager(f"{server.url}/", refresh=True)
+    assert len(list((stager.target / "revisions").iterdir())) == 1
 
 
 @fault("old revision that cannot be removed", then="says so; the next run that changes the volume removes it")
@@ -260,7 +348,7 @@ def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     log = first.communicate(timeout=PATIENCE_SECONDS)[1]
     assert first.returncode == 1
     assert stager.is_empty
-    reason = json.loads((stager.target.parent / "run/staging.json").read_text())["reason"]
+    reason = stager.state["reason"]
     journals = sorted((stager.target / ".staging/partial").glob("*.journal"))
     assert covered(journals, boot_id()) == covered(journals, "another boot") != []
     stager(f"{server.url}/")
@@ -268,6 +356,40 @@ def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     # sent but not yet received: what lies in socket buffers
     assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
     assert "told to stop" in log
+    return StagingError(Reason(reason), "as staging.json says")
+
+
+@fault(
+    "SIGTERM while no connection brings an answer",
+    then="ends within the pod's 30 s; the next run continues at the byte",
+    ends=Reason.INTERRUPTED,
+)
+def test_sigterm_in_silence(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
+    """Connections that wait for a server are given up together, not one after the other."""
+    server, silent = serve(), threading.Event()
+
+    def fall_silent() -> None:
+        silent.set()
+        server.held.wait(PATIENCE_SECONDS)
+
+    server.faults = [Fault("silence", skip=4, times=10_000, action=fall_silent)]
+    first = start_stage(f"{server.url}/", stager.target, settings=("stall_seconds=300", "connections=16"))
+    assert silent.wait(PATIENCE_SECONDS)
+    partials, patience = stager.target / ".staging/partial", time.monotonic() + PATIENCE_SECONDS
+    while not covered(sorted(partials.glob("*.journal")), boot_id()) and time.monotonic() < patience:
+        time.sleep(0.05)
+    first.terminate()
+    try:
+        log = first.communicate(timeout=30)[1]
+    finally:
+        first.kill()
+    assert first.returncode == 1, log
+    reason = stager.state["reason"]
+    assert covered(sorted(partials.glob("*.journal")), "another boot") != []
+    server.faults = []
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
     return StagingError(Reason(reason), "as staging.json says")
 
 

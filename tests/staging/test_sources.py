@@ -13,10 +13,12 @@ import pytest
 from glm5_service.settings.staging import HubSettings, StagingSettings
 from glm5_service.staging.listing import make_offer
 from tests.staging.conftest import Stager
-from tests.support.staging.fault_server import running
+from tests.staging.test_faults_source import own_certificate
+from tests.support.staging.fault_server import FaultServer, running
 from tests.support.staging.hub_server import CdnServer, HubServer
 from tests.support.staging.large_gguf import SplitSet
 from tests.support.staging.stores import KEYS, STORES, Store, oci, s3
+from tests.support.staging.tls_proxy import tls_proxy
 
 pytestmark = pytest.mark.staging
 Open = Callable[[SplitSet, Path], AbstractContextManager[Store]]
@@ -33,6 +35,17 @@ def test_equal_digests_from_every_source(
     assert {record.name: record.sha256 for record in manifest.files} == model.digests()
     assert manifest.gguf.splits == len(model.paths)
     assert manifest.gguf.first_file == model.paths[0].name
+
+
+def test_proxy_that_is_spoken_to_over_tls(model: SplitSet, stager: Stager, tmp_path: Path) -> None:
+    """A source over https through a proxy over https is TLS within TLS: no socket to read from, but the same bytes."""
+    context, authority = own_certificate(tmp_path)
+    with running(FaultServer(model.folder)) as server, tls_proxy(context) as proxy:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        through = {"proxy": f"https://127.0.0.1:{proxy.server_port}", "ca_file": authority}
+        stager(f"https://127.0.0.1:{server.server_port}/", http=through)
+        assert proxy.tunnels
+    assert stager.digests == model.digests()
 
 
 def test_same_content_has_the_same_revision(model: SplitSet, stager: Stager, tmp_path: Path) -> None:

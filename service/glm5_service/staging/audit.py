@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
-from glm5_service.staging.manifest import Manifest
+from glm5_service.staging.manifest import FileRecord, Manifest
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.records import Digest, RemoteFile
 from glm5_service.staging.verify import hash_file, in_parallel
+from glm5_service.staging.volume import Inode, inode_of
 
 
-def audit(folder: Path, manifest: Manifest, progress: Progress, stop: threading.Event) -> frozenset[Path]:
-    """The paths of the files that are not what the manifest says; each is named in the log."""
-    damaged: set[Path] = set()
+@dataclass(frozen=True)
+class Damage:
+    """Files that are not what the manifest says, and the inodes that they lie in; a missing file has none."""
 
-    def check(file: RemoteFile) -> None:
-        path = folder / file.name
-        if not path.exists():
-            fault: str | None = "missing"
+    names: frozenset[str] = frozenset()
+    inodes: frozenset[Inode] = frozenset()
+
+
+def audit(folder: Path, manifest: Manifest, progress: Progress, stop: threading.Event) -> Damage:
+    """What is damaged in a published revision; each file is named in the log."""
+    damaged: dict[str, Inode | None] = {}
+
+    def check(record: FileRecord) -> None:
+        path, inode = folder / record.name, inode_of(folder / record.name)
+        fault: str | None
+        if inode is None:
+            fault = "missing"
+        elif record.is_condemned:
+            fault = "found damaged before"
         else:
+            file = RemoteFile(record.name, record.size, "", Digest("sha256", record.sha256))
             _, fault = hash_file(path, file, progress, stop)
-        progress.say(f"{file.name}: {fault or 'verified'}")
+        progress.say(f"{record.name}: {fault or 'verified'}")
         if fault is not None:
-            damaged.add(path)
+            damaged[record.name] = inode
 
-    files = [RemoteFile(r.name, r.size, "", Digest("sha256", r.sha256)) for r in manifest.files]
-    in_parallel(check, files, progress)
-    return frozenset(damaged)
+    in_parallel(check, manifest.files, progress)
+    return Damage(frozenset(damaged), frozenset(inode for inode in damaged.values() if inode is not None))

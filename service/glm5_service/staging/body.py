@@ -26,13 +26,17 @@ def body_of(response: BaseHTTPResponse, *, whole: bool, stall_seconds: float) ->
     """The body of an answer. `whole`: it starts at byte 0 of the file in spite of the range."""
     # urllib3 only hands out copies; a tenth of all CPU went into them
     body = cast(http.client.HTTPResponse, response._fp)  # type: ignore[attr-defined]
-    if body.length is None or body.fp is None:
+    # TLS within the TLS of a proxy has no socket of its own to read from
+    source = getattr(getattr(body.fp, "raw", None), "_sock", None)
+    if body.length is None or not isinstance(source, socket.socket):
         return UnsizedStream(response, whole)
-    return SizedStream(response, whole, body, stall_seconds)
+    return SizedStream(response, whole, body, source, stall_seconds)
 
 
 class HttpStream(ABC):
     """A `Stream` over one answer."""
+
+    ended = False
 
     def __init__(self, response: BaseHTTPResponse, whole: bool) -> None:
         self._response, self.whole = response, whole
@@ -62,14 +66,19 @@ class SizedStream(HttpStream):
     """A body whose length was stated, read from its socket without urllib3 and without blocking."""
 
     def __init__(
-        self, response: BaseHTTPResponse, whole: bool, body: http.client.HTTPResponse, stall_seconds: float
+        self,
+        response: BaseHTTPResponse,
+        whole: bool,
+        body: http.client.HTTPResponse,
+        source: socket.socket,
+        stall_seconds: float,
     ) -> None:
         super().__init__(response, whole)
         self._body, self._left, self._stall_seconds = body, cast(int, body.length), stall_seconds
         self._silence = 0.0
         # the first bytes may have come with the head
         self._has_more = True
-        self._socket = cast(socket.socket, body.fp.raw._sock)  # type: ignore[attr-defined]
+        self._socket = source
         self._socket.setblocking(False)
         self._arrivals = select.poll()
         self._arrivals.register(self._socket, select.POLLIN)
@@ -84,7 +93,6 @@ class SizedStream(HttpStream):
 
     def read_into(self, room: memoryview) -> int | None:
         if not self._left:
-            # a server may answer with less than was asked for
             return 0
         room = room[: self._left]
         count, more = 0, None
@@ -114,6 +122,7 @@ class SizedStream(HttpStream):
         if not self._left:
             # at its end, so that the connection can take the next request
             self._body.close()
+            self.ended = True
 
     def _expect(self) -> None:
         """Have `wait` end at a good deal; near the end at a byte, which the head of the next answer needs as well."""
@@ -124,7 +133,7 @@ class SizedStream(HttpStream):
 
 
 class UnsizedStream(HttpStream):
-    """A body in chunks, or one that lasts until the connection ends: urllib3 reads it, and blocks."""
+    """A body in chunks, until the connection ends, or through TLS in TLS: urllib3 reads it, and blocks."""
 
     def __init__(self, response: BaseHTTPResponse, whole: bool) -> None:
         super().__init__(response, whole)

@@ -16,7 +16,16 @@ from glm5_service.staging.lease import NO_HARD_LINKS
 from glm5_service.staging.manifest import FileRecord
 from glm5_service.staging.partial import Partial
 from glm5_service.staging.records import RemoteFile
-from glm5_service.staging.volume import Volume, read_if_there, sync_folder, volume_error, write_durably
+from glm5_service.staging.volume import (
+    Inode,
+    Volume,
+    entries,
+    inode_of,
+    read_if_there,
+    sync_folder,
+    volume_error,
+    write_durably,
+)
 
 RECORDS_SUFFIX = ".records"
 
@@ -73,12 +82,15 @@ class Build:
 
     def drop(self, name: str) -> None:
         """Remove a file that turned out damaged."""
-        self.path(name).unlink(missing_ok=True)
-        (self._records / f"{name}.json").unlink(missing_ok=True)
+        try:
+            (self._records / f"{name}.json").unlink(missing_ok=True)
+            self.path(name).unlink(missing_ok=True)
+        except OSError as error:
+            raise volume_error(error, f"cannot remove {name}") from error
 
     def drop_others(self) -> None:
         """Builds of other revisions are abandoned once their files were reused."""
-        for other in self.folder.parent.iterdir():
+        for other in entries(self.folder.parent):
             if other not in (self.folder, self._records):
                 shutil.rmtree(other, ignore_errors=True)
 
@@ -87,15 +99,27 @@ class Build:
         shutil.rmtree(self._records, ignore_errors=True)
 
 
+def builds(volume: Volume) -> list[tuple[Path, list[FileRecord]]]:
+    """Folders and records of all builds."""
+    found = []
+    for records in entries(volume.builds, f"*{RECORDS_SUFFIX}"):
+        read = [_read_record(path) for path in entries(records, "*.json")]
+        folder = records.with_name(records.name.removesuffix(RECORDS_SUFFIX))
+        found.append((folder, [record for record in read if record is not None]))
+    return found
+
+
 def other_builds(volume: Volume, build: Build) -> list[tuple[Path, list[FileRecord]]]:
     """Folders and records of the builds of other revisions."""
-    found = []
-    for records in volume.builds.glob(f"*{RECORDS_SUFFIX}"):
-        folder = records.with_name(records.name.removesuffix(RECORDS_SUFFIX))
-        if folder != build.folder:
-            read = [_read_record(path) for path in sorted(records.glob("*.json"))]
-            found.append((folder, [record for record in read if record is not None]))
-    return found
+    return [(folder, records) for folder, records in builds(volume) if folder != build.folder]
+
+
+def drop_damaged(volume: Volume, damaged: frozenset[Inode]) -> None:
+    """Remove from all builds the files that lie in one of `damaged`."""
+    for folder, records in builds(volume):
+        for record in records:
+            if inode_of(folder / record.name) in damaged:
+                Build(volume, folder.name, "").drop(record.name)
 
 
 def _read_record(path: Path) -> FileRecord | None:

@@ -17,8 +17,9 @@ from typing import TextIO
 
 from glm5_service.errors import ExitCode, Glm5Error, SettingsError
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.amend import condemn, relabel
 from glm5_service.staging.assemble import assemble
-from glm5_service.staging.audit import audit
+from glm5_service.staging.audit import Damage, audit
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import SourceChanged, Stopped, Transient
@@ -30,7 +31,7 @@ from glm5_service.staging.manifest import Manifest, read_manifest
 from glm5_service.staging.partial import drop_foreign
 from glm5_service.staging.plan import Plan, make_plan
 from glm5_service.staging.progress import Progress, size_text
-from glm5_service.staging.publish import prune, publish, relabel, sweep, switch
+from glm5_service.staging.publish import prune, publish, sweep, switch
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.report import show_plan, show_result, write_termination
 from glm5_service.staging.retry import Patience
@@ -128,15 +129,15 @@ class _Stager:
         self._volume = Volume(settings.target.absolute())
         self._patience = Patience(settings, clock, stop)
         self._source_label = progress.source = open_source(settings.source, settings).label
-        self._damaged: frozenset[Path] = frozenset()
+        self._damage = Damage()
 
     def stage(self, options: Options) -> None:
         if options.wait:
             self._wait()
             return
         if not (self._is_sound(options.verify) and not self._settings.refresh):
-            if options.dry_run and self._damaged:
-                names = ", ".join(sorted(path.name for path in self._damaged))
+            if options.dry_run and self._damage.names:
+                names = ", ".join(sorted(self._damage.names))
                 raise StagingError(
                     Reason.CORRUPT, "damaged on the volume", names, expected="the digests of the manifest"
                 )
@@ -161,14 +162,15 @@ class _Stager:
         """True if the published model is the one asked for and its files are the ones that were verified."""
         folder = self._volume.current_revision()
         manifest = read_manifest(folder) if folder is not None else None
-        if folder is None or manifest is None or not self._is_ours(manifest):
+        if folder is None or manifest is None or not (verify or self._is_ours(manifest)):
             return False
         self._progress.revision = manifest.revision
         self._progress.total_bytes = manifest.total_bytes
         if verify:
+            # under whatever name it was published, and may be published again
             self._progress.enter("verifying")
-            self._damaged = audit(folder, manifest, self._progress, self._stop)
-            if self._damaged:
+            self._damage = audit(folder, manifest, self._progress, self._stop)
+            if self._damage.names or not self._is_ours(manifest):
                 return False
         elif manifest.touched(folder):
             return False
@@ -194,7 +196,7 @@ class _Stager:
 
     def _plan(self, offer: Offer) -> Plan:
         local = frozenset(name for name, source in offer.sources.items() if not source.remote)
-        plan = make_plan(offer.listing, self._volume, local=local, damaged=self._damaged)
+        plan = make_plan(offer.listing, self._volume, local=local)
         progress = self._progress
         progress.revision, progress.total_bytes = plan.revision, plan.listing.total_bytes
         progress.present_bytes = plan.listing.total_bytes - plan.missing_bytes
@@ -211,6 +213,9 @@ class _Stager:
         lock = TargetLock(self._volume.locks, self._clock, settings.lock_lease_seconds, self._stop)
         lock.acquire(settings.lock_wait_seconds, self._waiting)
         with lock:
+            if self._damage.inodes:
+                # before anything is planned: the same bytes may go by other names
+                condemn(self._volume, self._damage.inodes, lock)
             changes = 0
             while True:
                 try:
@@ -225,11 +230,12 @@ class _Stager:
                     offer = self._list()
             say = self._progress.say
             prune(self._volume, settings.keep, lock, self._clock, self._stop, say)
-            sweep(self._volume, say)
+            sweep(self._volume, lock, say)
 
     def _bring(self, offer: Offer, lock: TargetLock) -> None:
         settings, progress, volume = self._settings, self._progress, self._volume
         progress.enter("planning")
+        lock.check()
         drop_foreign(volume.partials, offer.listing.files, progress.say)
         plan = self._plan(offer)
         if plan.intact is not None:
@@ -243,6 +249,8 @@ class _Stager:
         build.prepare()
         progress.enter("verifying")
         files = assemble(plan, build, progress, self._stop)
+        # what follows removes files that would be a successor's
+        lock.check()
         build.drop_others()
         progress.enter("fetching")
         Fetch(settings, offer.sources, volume, build, lock, progress, self._clock).run(files, self._stop)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from glm5_service.settings.staging import StagingSettings
@@ -92,8 +93,10 @@ class Fetch:
         self, threads: list[threading.Thread], keeper: threading.Thread, partials: list[Partial]
     ) -> None:
         self._halt.set()
+        # for all of them together: each may wait for a silent server, and who stops us does not wait long
+        deadline = time.monotonic() + JOIN_SECONDS
         for thread in (*threads, keeper):
-            thread.join(JOIN_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._windows.close()
         self._over.set()
         self._save(keeper)
@@ -151,6 +154,7 @@ class Fetch:
             before = claim.position
             try:
                 self._copy(claim)
+                attempt = 0
             except Transient as fault:
                 # without ranges the next attempt starts at byte 0, so progress is no progress
                 has_progressed = claim.position > before and not claim.transfer.sequential
@@ -175,7 +179,7 @@ class Fetch:
         finally:
             with self._guard:
                 self._streams.discard(stream)
-            stream.close(finished=claim.position == claim.end)
+            stream.close(finished=stream.ended or claim.position == claim.end)
 
     def _take_whole(self, claim: Claim) -> bool:
         """The server sends all of the file: True if the claim is all of it now, False if it is stale."""
@@ -200,6 +204,9 @@ class Fetch:
                 if count:
                     self._progress.fetched(count)
                     pace.check(count, self._limit.spend(count))
+                    if stream.ended:
+                        # a server may answer with less than was asked for
+                        break
         finally:
             if not self._over.is_set():
                 landing.drain()

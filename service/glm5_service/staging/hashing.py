@@ -52,19 +52,7 @@ class Hashing:
         window = Window(READ_BACK_BYTES)
         while (transfer := self._transfers.next_lagging()) is not None:
             try:
-                content, epoch = transfer.content, transfer.partial.epoch
-                while content.position < (frontier := transfer.partial.frontier):
-                    data = transfer.partial.read(window, content.position, frontier)
-                    if self._halt.is_set():
-                        raise Stopped
-                    if epoch != transfer.partial.epoch or not data:
-                        break
-                    content.take(data)
-                    self._progress.read_back(len(data))
-            except StagingError as error:
-                self._damaged(transfer, error)
-                transfer.hashing.release()
-                continue
+                self._read_back(transfer, window)
             except BaseException:
                 transfer.hashing.release()
                 raise
@@ -72,6 +60,22 @@ class Hashing:
                 self._finish(transfer)
             else:
                 transfer.hashing.release()
+
+    def _read_back(self, transfer: Transfer, window: Window) -> None:
+        """As far as the bytes are here; a volume that does not give them says nothing against the file."""
+        content, epoch = transfer.content, transfer.partial.epoch
+        while content.position < (frontier := transfer.partial.frontier):
+            data = transfer.partial.read(window, content.position, frontier)
+            if self._halt.is_set():
+                raise Stopped
+            if epoch != transfer.partial.epoch or not data:
+                return
+            try:
+                content.take(data)
+            except StagingError as error:
+                self._damaged(transfer, error)
+                return
+            self._progress.read_back(len(data))
 
     def finish_if_complete(self, transfer: Transfer) -> None:
         """Let a file into the build whose last byte came, unless another thread is at it."""

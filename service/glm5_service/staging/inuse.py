@@ -14,7 +14,7 @@ from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import Stopped
 from glm5_service.staging.lease import Lease, Watch, read_lease, require_lease, this_owner, write_lease
 from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.volume import Volume, volume_error
+from glm5_service.staging.volume import Volume, entries, volume_error
 
 BEAT_SECONDS = 10.0
 DEAD_AFTER_SECONDS = 3 * BEAT_SECONDS
@@ -65,9 +65,10 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
 
 
 def held_revisions(volume: Volume, names: set[str], clock: Clock, stop: threading.Event) -> set[str]:
-    """Which of the revisions `names` are in use, or may be. Waits until each lease has beaten once or proved dead."""
+    """Which of the revisions `names` are in use, or may be. Waits until each lease has beaten once or proved dead. Raises
+    StagingError if the volume does not list the leases."""
     watch = Watch(clock, DEAD_AFTER_SECONDS)
-    leases = {path: read_lease(path) for path in volume.in_use.glob("*.json") if _revision(path) in names}
+    leases = {path: read_lease(path) for path in entries(volume.in_use, "*.json") if _revision(path) in names}
     living: set[str] = set()
     while True:
         for path, first in list(leases.items()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from glm5_service.staging.clock import Clock
@@ -24,7 +25,7 @@ from glm5_service.staging.lease import (
     write_lease,
 )
 from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.volume import volume_error
+from glm5_service.staging.volume import entries, volume_error
 
 BEATS_PER_LEASE = 6
 POLL_SECONDS = 1.0
@@ -65,7 +66,7 @@ class TargetLock:
             self._clock.pause(self._stop, POLL_SECONDS)
 
     def check(self) -> None:
-        """Raise StagingError(LOCK_LOST) unless the lock is ours for sure; cheap enough for every write."""
+        """Raise StagingError unless the lock is ours for sure (LOCK_LOST if it is not); cheap enough for every write."""
         # a process that slept (stopped, swapped, suspended) looks before it believes
         overdue = self._clock.monotonic() - self._last_beat > self._lease_seconds / 2
         if overdue and self._highest() != self._number:
@@ -77,8 +78,10 @@ class TargetLock:
         """Give the lock back; the file stays, marked free."""
         self._ended.set()
         self._thread.join()
-        if not self._lost.is_set() and self._highest() == self._number:
-            free_lease(self._path(self._number), Lease(self.owner, self._beat, held=False))
+        # what cannot be freed is found dead by others, and hides no error that ends the run
+        with suppress(StagingError):
+            if not self._lost.is_set() and self._highest() == self._number:
+                free_lease(self._path(self._number), Lease(self.owner, self._beat, held=False))
 
     def __enter__(self) -> TargetLock:
         return self
@@ -116,12 +119,12 @@ class TargetLock:
                 self._beat += 1
                 write_lease(self._path(self._number), Lease(self.owner, self._beat, held=True))
                 self._last_beat = self._clock.monotonic()
-            except OSError:
+            except (OSError, StagingError):
                 # a full or hanging volume: no heartbeat, so `check` grows careful and others may take over
                 continue
 
     def _numbers(self) -> list[int]:
-        return [int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()]
+        return [int(path.stem) for path in entries(self._folder, "*.json") if path.stem.isdigit()]
 
     def _highest(self) -> int:
         return max(self._numbers(), default=0)

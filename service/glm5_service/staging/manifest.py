@@ -14,9 +14,11 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from glm5_service import __version__
 from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.records import RemoteFile, opaque
-from glm5_service.staging.volume import read_if_there
+from glm5_service.staging.volume import Volume, entries, read_if_there
 
 MANIFEST_NAME = "manifest.json"
+# no file has this mtime, so whoever compares takes the file for one that was never verified
+CONDEMNED = -1
 
 
 class FileRecord(BaseModel):
@@ -53,6 +55,15 @@ class FileRecord(BaseModel):
         except OSError:
             return False
         return (stat.st_size, stat.st_mtime_ns, stat.st_ino) == (self.size, self.mtime_ns, self.inode)
+
+    @property
+    def is_condemned(self) -> bool:
+        """True once the file was read again and found damaged."""
+        return self.mtime_ns == CONDEMNED
+
+    def condemned(self) -> FileRecord:
+        """The record of the same file, found damaged."""
+        return self.model_copy(update={"mtime_ns": CONDEMNED})
 
     def is_version_of(self, file: RemoteFile) -> bool:
         """True if the verified bytes are the ones `file` stands for: equal digest, else equal ETag."""
@@ -127,6 +138,15 @@ def require_manifest(folder: Path) -> Manifest | None:
         return Manifest.model_validate_json(data) if data is not None else None
     except ValidationError:
         return None
+
+
+def published(volume: Volume) -> list[tuple[Path, Manifest]]:
+    """Published revisions with valid manifests, the current one first. Raises StagingError where one cannot be read,
+    rather than take for gone what is here."""
+    current = volume.current_revision()
+    folders = sorted(entries(volume.revisions), key=lambda folder: folder.resolve() != current)
+    pairs = [(folder.resolve(), require_manifest(folder)) for folder in folders]
+    return [(folder, manifest) for folder, manifest in pairs if manifest is not None]
 
 
 def has_manifest(folder: Path) -> bool:

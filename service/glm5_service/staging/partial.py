@@ -14,13 +14,13 @@ from glm5_service.staging.blocks import BlockFile, Window
 from glm5_service.staging.coverage import Coverage
 from glm5_service.staging.journal import Entry, Journal, boot_id, read_journal
 from glm5_service.staging.records import RemoteFile
-from glm5_service.staging.volume import volume_error
+from glm5_service.staging.volume import entries, volume_error
 
 
 def leftovers(folder: Path, name: str) -> list[tuple[Path, Path]]:
     """Partial files of `name` and their journals, from any process."""
     pairs = []
-    for data in sorted(folder.glob("*.partial")):
+    for data in entries(folder, "*.partial"):
         if data.name.rsplit(".", 2)[0] == name:
             pairs.append((data, data.with_suffix(".journal")))
     return pairs
@@ -41,7 +41,7 @@ def best_leftover(folder: Path, file: RemoteFile) -> tuple[Path, Entry] | None:
 def drop_foreign(folder: Path, files: Iterable[RemoteFile], say: Callable[[str], None]) -> None:
     """Remove partial files that none of `files` can continue, before room is counted; `say` which and why."""
     wanted = {file.name: file for file in files}
-    for data in sorted(folder.glob("*.partial")):
+    for data in entries(folder, "*.partial"):
         file, journal = wanted.get(data.name.rsplit(".", 2)[0]), data.with_suffix(".journal")
         if file is None:
             why = "no file of this model"

@@ -11,11 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from glm5_service.staging.build import Build, other_builds
-from glm5_service.staging.manifest import FileRecord, Manifest, require_manifest
+from glm5_service.staging.manifest import FileRecord, published
 from glm5_service.staging.partial import best_leftover
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing, RemoteFile
-from glm5_service.staging.volume import Volume, volume_error
+from glm5_service.staging.volume import Volume, inode_of, volume_error
 
 
 class Action(StrEnum):
@@ -81,26 +81,17 @@ class Plan:
             )
 
 
-def make_plan(
-    listing: Listing,
-    volume: Volume,
-    *,
-    local: frozenset[str] = frozenset(),
-    damaged: frozenset[Path] = frozenset(),
-) -> Plan:
-    """Plan for `listing`. Files named in `local` lie on a mounted volume and may be linked; paths in `damaged` were
-    read and found damaged, whatever their records say."""
-    published = _published(volume)
+def make_plan(listing: Listing, volume: Volume, *, local: frozenset[str] = frozenset()) -> Plan:
+    """Plan for `listing`. Files named in `local` lie on a mounted volume and may be linked."""
+    models = published(volume)
     build = Build(volume, listing.revision, "")
-    shelves = [(folder, manifest.files) for folder, manifest in published] + other_builds(volume, build)
-    shelf = _Shelf(tuple(shelves), damaged)
+    shelves = [(folder, manifest.files) for folder, manifest in models] + other_builds(volume, build)
+    shelf = _Shelf(tuple(shelves))
     steps = tuple(_step(file, build, shelf, volume, file.name in local) for file in listing.files)
     same = (
         folder
-        for folder, manifest in published
-        if manifest.revision == listing.revision
-        and not manifest.touched(folder)
-        and not any(path.parent == folder for path in damaged)
+        for folder, manifest in models
+        if manifest.revision == listing.revision and not manifest.touched(folder)
     )
     free_bytes, free_inodes = _room(volume.target)
     return Plan(
@@ -112,21 +103,11 @@ def make_plan(
     )
 
 
-def _published(volume: Volume) -> list[tuple[Path, Manifest]]:
-    """Published revisions with valid manifests, the current one first. Raises StagingError where one cannot be read,
-    rather than fetch again what is here."""
-    current = volume.current_revision()
-    folders = sorted(volume.revisions.glob("*"), key=lambda folder: folder.resolve() != current)
-    pairs = [(folder.resolve(), require_manifest(folder)) for folder in folders]
-    return [(folder, manifest) for folder, manifest in pairs if manifest is not None]
-
-
 @dataclass(frozen=True)
 class _Shelf:
     """Verified files of this volume: of published revisions, and of builds that were never finished."""
 
     folders: tuple[tuple[Path, list[FileRecord]], ...]
-    damaged: frozenset[Path]
 
     def find(self, file: RemoteFile) -> tuple[Step | None, Path | None]:
         """A step that reuses an untouched copy, else a touched copy that may still be good."""
@@ -135,13 +116,27 @@ class _Shelf:
             for record in records:
                 path = folder / record.name
                 same_name = file.digest is not None or record.name == file.name
-                if not record.is_version_of(file) or not same_name or path in self.damaged:
+                if not record.is_version_of(file) or not same_name or record.is_condemned:
                     continue
                 if record.is_untouched(path):
                     return Step(file, Action.REUSE, file.size, path, record), None
                 if doubtful is None and _has_size(path, file.size):
                     doubtful = path
         return None, doubtful
+
+    def refuse_condemned(self, file: RemoteFile) -> None:
+        """Raise StagingError if a local source offers, without a digest, the very file that was found damaged."""
+        offered = inode_of(Path(file.key))
+        for folder, records in self.folders:
+            for record in records:
+                is_damaged = record.is_condemned and record.is_version_of(file)
+                if is_damaged and inode_of(folder / record.name) == offered:
+                    raise StagingError(
+                        Reason.CORRUPT,
+                        "damaged, and linked to the model",
+                        file.key,
+                        expected="a sound file in its place at the source",
+                    )
 
 
 def _step(file: RemoteFile, build: Build, shelf: _Shelf, volume: Volume, is_local: bool) -> Step:
@@ -157,6 +152,8 @@ def _step(file: RemoteFile, build: Build, shelf: _Shelf, volume: Volume, is_loca
         if doubtful is not None:
             return Step(file, Action.REHASH, file.size, doubtful)
     if is_local and _same_volume(Path(file.key), volume.target):
+        if file.digest is None:
+            shelf.refuse_condemned(file)
         return Step(file, Action.ADOPT, file.size, Path(file.key))
     found = best_leftover(volume.partials, file)
     if found is not None:

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.staging.amend import names_of
 from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.inuse import held_revisions
@@ -25,12 +25,11 @@ from glm5_service.staging.manifest import (
     Manifest,
     has_manifest,
     read_manifest,
-    require_manifest,
 )
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing
 from glm5_service.staging.verify import check_structure
-from glm5_service.staging.volume import Volume, sync_folder, volume_error, write_durably
+from glm5_service.staging.volume import Volume, entries, sync_folder, volume_error, write_durably
 
 
 def publish(
@@ -41,7 +40,7 @@ def publish(
     summary = check_structure(build.folder, names, settings.architecture)
     records = [_verified(build, name) for name in names]
     manifest = Manifest(
-        **_names(settings, listing),
+        **names_of(settings, listing),
         revision=listing.revision,
         files=records,
         gguf=summary,
@@ -61,23 +60,6 @@ def publish(
     switch(volume, final, lock)
     build.discard_records()
     return manifest
-
-
-def relabel(settings: StagingSettings, listing: Listing, folder: Path, lock: TargetLock) -> None:
-    """Note in the manifest of a published revision by which source and choice its content is asked for now."""
-    manifest = require_manifest(folder)
-    names = _names(settings, listing)
-    if manifest is None or manifest.model_dump(include=set(names)) == names:
-        return
-    lock.check()
-    try:
-        write_durably(
-            folder / MANIFEST_NAME,
-            manifest.model_copy(update=names).model_dump_json(indent=1),
-            nonce=lock.owner.nonce,
-        )
-    except OSError as error:
-        raise volume_error(error, f"cannot write the manifest in {folder}") from error
 
 
 def switch(volume: Volume, revision: Path, lock: TargetLock) -> None:
@@ -109,8 +91,13 @@ def prune(
     if current is None:
         say(f"no revision is removed: {volume.current} cannot be followed")
         return
-    doomed = _doomed(volume, keep, current, say)
-    held = held_revisions(volume, {folder.name for folder in doomed}, clock, stop) if doomed else set()
+    try:
+        doomed = _doomed(volume, keep, current, say)
+        held = held_revisions(volume, {folder.name for folder in doomed}, clock, stop) if doomed else set()
+    except StagingError as error:
+        # who reads what is not known now
+        say(f"no revision is removed: {error.what}: {error.value}")
+        return
     for folder in doomed:
         if folder.name in held:
             continue
@@ -130,7 +117,7 @@ def _doomed(volume: Volume, keep: int, current: Path, say: Callable[[str], None]
     """Folders that are not to be kept."""
     models: list[tuple[Path, Manifest]] = []
     rest: list[Path] = []
-    for folder in volume.revisions.iterdir():
+    for folder in entries(volume.revisions):
         manifest = read_manifest(folder)
         if manifest is not None:
             models.append((folder, manifest))
@@ -144,29 +131,29 @@ def _doomed(volume: Volume, keep: int, current: Path, say: Callable[[str], None]
     return [folder for folder in (*old, *rest) if folder.resolve() != current]
 
 
-def sweep(volume: Volume, say: Callable[[str], None]) -> None:
+def sweep(volume: Volume, lock: TargetLock, say: Callable[[str], None]) -> None:
     """Remove what earlier runs left: partial files of other models, links and folders that were never renamed."""
-    for path in (
-        *volume.partials.glob("*"),
-        *volume.staging.glob("probe.*"),
-        *volume.target.glob(".current.*"),
-        *volume.revisions.glob(f"*/.{MANIFEST_NAME}.*"),
-    ):
+    try:
+        files = [
+            *entries(volume.partials),
+            *entries(volume.staging, "probe.*"),
+            *entries(volume.target, ".current.*"),
+            *(path for model in entries(volume.revisions) for path in entries(model, f".{MANIFEST_NAME}.*")),
+        ]
+        folders = entries(volume.staging, "trash.*")
+    except StagingError as error:
+        say(f"nothing is swept: {error.what}: {error.value}")
+        return
+    for path in files:
+        # a successor's partial files are here as well
+        lock.check()
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             say(_not_removed(path, error))
-    for folder in volume.staging.glob("trash.*"):
+    for folder in folders:
+        lock.check()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _names(settings: StagingSettings, listing: Listing) -> dict[str, Any]:
-    """What a stager compares to know a published model for the one it is asked for, without asking the source."""
-    return {
-        "source": listing.source,
-        "tokenizer_source": settings.tokenizer_source,
-        "quantisation": settings.quantisation,
-    }
 
 
 def _not_removed(path: Path, error: OSError) -> str:

@@ -12,6 +12,7 @@ import errno
 import os
 import uuid
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from glm5_service.staging.reasons import Reason, StagingError
@@ -23,6 +24,9 @@ _REASONS = {
     errno.EACCES: Reason.READ_ONLY,
     errno.EPERM: Reason.READ_ONLY,
 }
+
+Inode = tuple[int, int]
+"""Device and number of what may be one file under several names."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,29 @@ def read_if_there(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise volume_error(error, f"cannot read {path}") from error
+
+
+def entries(folder: Path, pattern: str = "*") -> list[Path]:
+    """What is in `folder` under a name that matches, sorted; nothing if there is no such folder. Raises StagingError if
+    it cannot be listed: that is no empty folder, and pathlib's glob takes it for one."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(folder / entry.name for entry in found if fnmatchcase(entry.name, pattern))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise volume_error(error, f"cannot list {folder}") from error
+
+
+def inode_of(path: Path) -> Inode | None:
+    """The inode at `path`, None if there is none. Raises StagingError if the volume does not tell."""
+    try:
+        stat = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise volume_error(error, f"cannot look at {path}") from error
+    return stat.st_dev, stat.st_ino
 
 
 def sync_file(path: Path) -> None:

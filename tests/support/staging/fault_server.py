@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -194,9 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             position = start
             while position < stop:
-                sent = os.sendfile(
-                    self.connection.fileno(), source.fileno(), position, min(CHUNK, stop - position)
-                )
+                sent = self._send(source.fileno(), position, min(CHUNK, stop - position))
                 if not sent:
                     break
                 position += sent
@@ -214,6 +213,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.held.wait(60)
         if kind in ("reset", "truncate", "silence", "drip", "wrong length"):
             self.close_connection = True
+
+    def _send(self, file: int, position: int, count: int) -> int:
+        if isinstance(self.connection, ssl.SSLSocket):
+            return self.connection.send(os.pread(file, count, position))
+        return os.sendfile(self.connection.fileno(), file, position, count)
 
     def _write(self, data: bytes | bytearray) -> None:
         self.wfile.write(data)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
+import io
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,14 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from urllib3 import HTTPResponse
 
-from glm5_service.staging.blocks import BLOCK
+from glm5_service.staging.blocks import BLOCK, BlockFile
 from glm5_service.staging.body import GOOD_DEAL_BYTES, HttpStream, body_of
+from glm5_service.staging.build import Build
+from glm5_service.staging.clock import Clock
 from glm5_service.staging.faults import Transient
+from glm5_service.staging.hashing import Hashing
 from glm5_service.staging.landing import WINDOWS, Landing, Windows
+from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.partial import Partial
-from glm5_service.staging.reasons import Reason
+from glm5_service.staging.progress import Progress
+from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.transfers import Transfers
+from glm5_service.staging.volume import Volume
 
 
 @pytest.fixture
@@ -67,8 +75,21 @@ def test_bytes_come_as_they_arrive(ends: tuple[socket.socket, socket.socket]) ->
 def test_the_end_of_a_short_answer_is_an_end(ends: tuple[socket.socket, socket.socket]) -> None:
     """Who reads on after the last byte is told that there is no more, also while the connection stays open."""
     stream = answer(ends, b"Content-Length: 3", b"abc")
+    assert not stream.ended
     assert read(stream, 3) == b"abc"
+    assert stream.ended
     assert read(stream, 10) == b""
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 0", b"Content-Length: 6", b"Connection: close"])
+def test_an_answer_that_brought_nothing_or_broke_off_has_not_ended(
+    ends: tuple[socket.socket, socket.socket], head: bytes
+) -> None:
+    """Only what a server said it would send, and sent, is asked on for at once."""
+    stream = answer(ends, head, b"")
+    ends[0].close()
+    assert read(stream, 10) == b""
+    assert not stream.ended
 
 
 def test_silence_is_a_stall(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -157,6 +178,36 @@ def test_no_window_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     lands.drain()
     windows.close()
     assert faults == [full] * (2 * WINDOWS)
+    partial.close()
+
+
+def test_volume_that_does_not_give_bytes_back_costs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read error while hashing is the volume's: the run ends, and the file keeps what came."""
+    faults: list[BaseException] = []
+    partial, windows, lands = landing(tmp_path, 0, 4 * BLOCK, faults)
+    with lands.window() as window:
+        window.put(b"x" * 2 * BLOCK)
+    lands.drain()
+    windows.close()
+    halt, progress = threading.Event(), Progress(io.StringIO(), None, Clock())
+    transfers = Transfers([partial], BLOCK, "glm-dsa", halt)
+    lock = TargetLock(tmp_path, Clock(), 90, threading.Event())
+    build = Build(Volume(tmp_path), "revision", "one")
+    hashing = Hashing(transfers, build, lock, progress, halt)
+
+    def refuse(*_: object) -> None:
+        # so that a hasher that goes on comes to an end
+        halt.set()
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(BlockFile, "read", refuse)
+    with pytest.raises(StagingError, match="cannot read") as caught:
+        hashing.catch_up()
+    assert caught.value.reason is Reason.VOLUME_FAULT
+    assert partial.done_bytes == 2 * BLOCK
+    assert progress.restarts == 0
     partial.close()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import BotoCoreError, CredentialRetrievalError, ProfileNotFound
 from pydantic import ValidationError
 
 from glm5_service.errors import SettingsError
@@ -18,6 +22,7 @@ from glm5_service.staging.records import Digest, Listing, RemoteFile
 from glm5_service.staging.sources.hub import HubAddress, parse_address
 from glm5_service.staging.sources.local import LocalSource
 from glm5_service.staging.sources.oci import OciSource
+from glm5_service.staging.sources.s3 import S3Source
 
 
 def fill(folder: Path, *names: str) -> Path:
@@ -127,6 +132,75 @@ def test_list_that_ends_early_is_no_list(tmp_path: Path) -> None:
     (file,) = source.entries()
     with pytest.raises(Transient, match="ended after 1004 of 2000 bytes"):
         source.read_small(replace(file, size=2000))
+
+
+@pytest.mark.parametrize(
+    ("number", "where", "reason"),
+    [
+        (errno.EIO, "Q4", Reason.VOLUME_FAULT),
+        (errno.EACCES, ".", Reason.UNAUTHORIZED),
+        (errno.EACCES, "lost+found", None),
+    ],
+    ids=["fault below", "closed", "closed below"],
+)
+def test_folder_that_cannot_be_listed_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, where: str, reason: Reason | None
+) -> None:
+    """A local source offers all it has or an error; only a folder within that is closed to us is not offered."""
+    fill(tmp_path, "m.gguf", "Q4/config.json", "lost+found/other.gguf")
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        if Path(path) == tmp_path / where:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    if reason is None:
+        assert names_of(f"file://{tmp_path}") == ["m.gguf"]
+    else:
+        assert refusal(f"file://{tmp_path}").reason is reason
+
+
+@pytest.mark.parametrize(
+    ("error", "met"),
+    [
+        (CredentialRetrievalError(provider="pod", error_msg="no route"), Transient),
+        (ProfileNotFound(profile="none"), StagingError),
+    ],
+    ids=["for a moment", "for good"],
+)
+def test_s3_keys_are_looked_for_with_the_first_question(
+    monkeypatch: pytest.MonkeyPatch, error: BotoCoreError, met: type[Exception]
+) -> None:
+    """Who only names an S3 asks nobody; keys that cannot be had are a fault like that of any other question."""
+
+    def refuse() -> None:
+        raise error
+
+    monkeypatch.setattr("boto3.session.Session", refuse)
+    source = S3Source("s3://models/glm-5", StagingSettings())
+    with pytest.raises(met, match=type(error).__name__):
+        source.entries()
+    with pytest.raises(met, match=type(error).__name__):
+        source.open(RemoteFile("m.gguf", 1000, "m.gguf"), 0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("encryption", "digest"),
+    [
+        ({}, Digest("md5", "0" * 32)),
+        ({"ServerSideEncryption": "AES256"}, Digest("md5", "0" * 32)),
+        ({"ServerSideEncryption": "aws:kms"}, None),
+        ({"ServerSideEncryption": "aws:kms:dsse"}, None),
+        ({"SSECustomerAlgorithm": "AES256"}, None),
+    ],
+    ids=["none", "S3's key", "KMS", "KMS twice", "own key"],
+)
+def test_etag_of_an_encrypted_object_is_no_digest(encryption: dict[str, str], digest: Digest | None) -> None:
+    """With a key of KMS or of one's own the ETag is not the MD5 of the bytes."""
+    source, file = S3Source("s3://models/glm-5", StagingSettings()), RemoteFile("m.gguf", 1000, "m.gguf")
+    assert source._etag_digest(file, {"ETag": f'"{"0" * 32}"', **encryption}) == digest
 
 
 @pytest.mark.parametrize("value", ["minio:9000", "http://", "https://host:port", "ftp://host", ""])

@@ -23,8 +23,11 @@ from glm5_service.staging.listing import Offer, make_offer
 from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.manifest import Manifest, ModelSummary, read_manifest
 from glm5_service.staging.progress import Progress, duration_text, size_text
-from glm5_service.staging.publish import prune
+from glm5_service.staging.publish import prune, sweep
 from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.sources.base import Stream
+from glm5_service.staging.sources.local import LocalSource
 from glm5_service.staging.volume import Volume
 from glm5_service.staging.warm import resident_bytes
 from tests.unit.staging.test_lock import ELSEWHERE, FakeClock
@@ -164,15 +167,21 @@ def test_waiting_ends_with_the_model_that_is_asked_for(stage: Runner, source: Pa
     assert json.loads(waiting.read_text())["fetched_bytes"] == 0
 
 
+def state_digests(source: Path) -> None:
+    """Put a SHA256SUMS beside the files, as a publisher does."""
+    lines = [
+        f"{hashlib.sha256((source / name).read_bytes()).hexdigest()}  {name}\n"
+        for name in ("m.gguf", "config.json")
+    ]
+    (source / "SHA256SUMS").write_text("".join(lines))
+
+
 def test_same_content_is_found_under_its_new_name(
     stage: Runner, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mirror, a pin or a quantisation that names what is published already fetches nothing, and from then on who waits
     for it, or starts without the source, finds it."""
-    for name in ("m.gguf", "config.json"):
-        digest = hashlib.sha256((source / name).read_bytes()).hexdigest()
-        with (source / "SHA256SUMS").open("a") as sums:
-            sums.write(f"{digest}  {name}\n")
+    state_digests(source)
     before = stage()
     mirror = shutil.copytree(source, tmp_path / "mirror")
     asked = {"source": f"file://{mirror}", "tokenizer_source": f"file://{mirror}", "quantisation": "m"}
@@ -285,6 +294,107 @@ def test_unreadable_manifest_dooms_no_revision(
         f"{old} stays, its manifest.json cannot be read; remove the folder if nobody needs it"
     ]
     assert (old / "m.gguf").exists()
+
+
+def unlistable(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int = errno.EIO) -> None:
+    """The volume does not list this folder."""
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        if not isinstance(path, int) and Path(path) == folder:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("name", ["in-use", "revisions"])
+def test_nothing_is_pruned_while_a_folder_cannot_be_listed(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    """A listing that the volume does not give is no empty one: a reader may hold what would go."""
+    stage(keep=2)
+    change(source, "{ }")
+    stage(keep=2, refresh=True)
+    before, folder = stage.revisions, stage.target / name
+    with monkeypatch.context() as patch:
+        unlistable(patch, folder, number)
+        said = prune_in(Volume(stage.target))
+    assert said == [f"no revision is removed: cannot list {folder}: {os.strerror(number)}"]
+    assert stage.revisions == before
+
+
+def test_listing_out_of_reach_does_not_fail_a_published_model(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is current by then, so what cannot be listed for pruning is said and the run ends well."""
+    stage()
+    change(source, "{ }")
+    with monkeypatch.context() as patch:
+        unlistable(patch, stage.target / "in-use")
+        stage(refresh=True)
+    assert stage.state["phase"] == "done"
+    assert len(stage.revisions) == 2
+
+
+@pytest.mark.parametrize("name", ["revisions", ".staging/partial", ".staging/build", ".staging/lock"])
+def test_folder_that_cannot_be_listed_is_not_empty(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What lies on the volume is not fetched again, and no lock taken, because a folder cannot be listed now."""
+    stage()
+    before = stage.revisions
+    change(source, "{ }")
+    with monkeypatch.context() as patch:
+        unlistable(patch, stage.target / name)
+        with pytest.raises(StagingError, match="cannot list") as caught:
+            stage(refresh=True)
+    assert caught.value.reason is Reason.VOLUME_FAULT
+    assert stage.revisions == before
+
+
+def test_sweep_says_what_it_cannot_list(stage: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leftovers cost room and no more."""
+    stage()
+    volume, said = Volume(stage.target), list[str]()
+    lock = TargetLock(volume.locks, Clock(), 90, threading.Event())
+    lock.acquire(0, lambda _: None)
+    with lock:
+        unlistable(monkeypatch, volume.partials)
+        sweep(volume, lock, said.append)
+    assert said == [f"nothing is swept: cannot list {volume.partials}: Input/output error"]
+
+
+@pytest.mark.parametrize("step", ["drop_foreign", "assemble", "prune"])
+def test_who_lost_the_lock_removes_nothing(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What lies in the working folder is the successor's from then on: after waiting for a list of files, after hashing
+    for hours, and at the end."""
+    volume, lost = Volume(stage.target), list[bool]()
+    theirs = [volume.partials / "x.gguf.other.partial", volume.build("other") / "x.gguf"]
+    before = "condemn" if step == "drop_foreign" else step
+
+    def take_over(*_: object) -> list[Any]:
+        lost.append(True)
+        for path in theirs:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        return []
+
+    def check(_: TargetLock) -> None:
+        if lost:
+            raise StagingError(Reason.LOCK_LOST, "lock taken over")
+
+    stage()
+    spoil(stage.target / "current/m.gguf")
+    monkeypatch.setattr("glm5_service.staging.plan._same_volume", lambda *_: False)
+    monkeypatch.setattr(TargetLock, "check", check)
+    monkeypatch.setattr(f"glm5_service.staging.command.{before}", take_over)
+    with pytest.raises(StagingError, match="lock taken over"):
+        stage(Options(verify=True))
+    assert all(path.exists() for path in theirs)
 
 
 def test_nothing_is_pruned_without_a_current_revision(stage: Runner) -> None:
@@ -460,6 +570,137 @@ def test_dry_verification_tells_damage_and_nothing_else(stage: Runner, source: P
     assert caught.value.exit_code == 4
     assert stage.state == before
     assert stage.termination.read_text() == ""
+
+
+@pytest.fixture
+def copied(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source states digests and is not on the volume, so damage there is not its own."""
+    state_digests(source)
+    monkeypatch.setattr("glm5_service.staging.plan._same_volume", lambda *_: False)
+
+
+def spoil(file: Path) -> None:
+    """Change bytes on disk and leave size, mtime and inode as they were verified."""
+    stat = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(5000)
+        opened.write(b"damage")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def is_sound(stage: Runner, source: Path) -> bool:
+    return (stage.target / "current/m.gguf").read_bytes() == (source / "m.gguf").read_bytes()
+
+
+@pytest.mark.usefixtures("copied")
+def test_damage_is_not_found_again_under_another_name(stage: Runner, source: Path) -> None:
+    """Revisions share files, so what is damaged in one is damaged in all: it is fetched, not reused, and from no
+    revision's folder taken for sound again."""
+    stage(keep=2)
+    change(source, "{ }")
+    state_digests(source)
+    stage(keep=2, refresh=True)
+    spoil(stage.target / "current/m.gguf")
+    stage(Options(verify=True), keep=2)
+    assert is_sound(stage, source)
+    stage(Options(verify=True, dry_run=True))
+    damaged = [
+        name
+        for name in stage.revisions
+        if (stage.target / "revisions" / name / "m.gguf").read_bytes() != (source / "m.gguf").read_bytes()
+    ]
+    assert damaged
+    for name in damaged:
+        folder = stage.target / "revisions" / name
+        assert [record.name for record in read_manifest(folder).touched(folder)] == ["m.gguf"]  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("copied")
+def test_verdict_outlives_the_run(stage: Runner, source: Path) -> None:
+    """A folder found damaged is not switched to when the repaired one is touched later."""
+    stage(keep=2)
+    spoil(stage.target / "current/m.gguf")
+    stage(Options(verify=True), keep=2)
+    os.utime(stage.target / "current/m.gguf")
+    stage(keep=2)
+    assert is_sound(stage, source)
+
+
+@pytest.mark.usefixtures("copied")
+def test_verdict_holds_when_the_repair_fails(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage that was found is not served by the next run because this one could not fetch the file."""
+
+    real = LocalSource.open
+
+    def gone(source: LocalSource, file: RemoteFile, start: int, end: int) -> Stream:
+        if file.is_gguf:
+            raise StagingError(Reason.NOT_FOUND, "no such file")
+        return real(source, file, start, end)
+
+    stage()
+    spoil(stage.target / "current/m.gguf")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalSource, "open", gone)
+        with pytest.raises(StagingError, match="no such file"):
+            stage(Options(verify=True))
+    with pytest.raises(StagingError, match=r"damaged on the volume: m\.gguf"):
+        stage(Options(verify=True, dry_run=True))
+    stage()
+    assert is_sound(stage, source)
+
+
+@pytest.mark.usefixtures("copied")
+def test_damage_is_found_in_an_unfinished_build(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that reused the file before it was read again is not finished with it."""
+
+    def broken(*_: object) -> None:
+        raise StagingError(Reason.NOT_A_MODEL, "broken")
+
+    stage()
+    change(source, "{ }")
+    state_digests(source)
+    with monkeypatch.context() as patch:
+        patch.setattr("glm5_service.staging.publish.check_structure", broken)
+        with pytest.raises(StagingError, match="broken"):
+            stage(refresh=True)
+    spoil(stage.target / "current/m.gguf")
+    stage(Options(verify=True), refresh=True)
+    assert is_sound(stage, source)
+
+
+def test_damage_that_the_source_shares_is_an_error(stage: Runner, source: Path) -> None:
+    """A source without digests that is linked has the same bytes: it is named, and staged from once it is replaced."""
+    stage()
+    good = (source / "m.gguf").read_bytes()
+    spoil(stage.target / "current/m.gguf")
+    for options in (Options(verify=True), Options()):
+        with pytest.raises(
+            StagingError, match=f"damaged, and linked to the model: {source}/m.gguf"
+        ) as caught:
+            stage(options)
+        assert caught.value.reason is Reason.CORRUPT
+    (source / "new").write_bytes(good)
+    (source / "new").replace(source / "m.gguf")
+    stage()
+    assert (stage.target / "current/m.gguf").read_bytes() == good
+
+
+@pytest.mark.parametrize("other", ["source", "tokenizer_source", "quantisation"])
+@pytest.mark.usefixtures("copied")
+def test_verification_asks_for_no_name(stage: Runner, source: Path, tmp_path: Path, other: str) -> None:
+    """What is published is hashed also if it was published under another name, and repaired from the one asked for."""
+    stage()
+    spoil(stage.target / "current/m.gguf")
+    mirror = shutil.copytree(source, tmp_path / "mirror")
+    asked = {other: "m" if other == "quantisation" else f"file://{mirror}"}
+    with pytest.raises(StagingError, match=r"damaged on the volume: m\.gguf"):
+        stage(Options(verify=True, dry_run=True), **asked)
+    stage(Options(verify=True), **asked)
+    assert is_sound(stage, source)
 
 
 def test_two_stagers_may_try_the_volume_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

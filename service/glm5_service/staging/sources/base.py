@@ -17,9 +17,13 @@ SMALL_FILE_BYTES, SMALL_FILE_WAIT_SECONDS = 4 << 20, 1.0
 
 
 class Stream(Protocol):
-    """Bytes of one file, in order. `whole`: they start at byte 0 although a later range was asked for."""
+    """Bytes of one file, in order. `whole`: they start at byte 0 although a later range was asked for. `ended`: the
+    answer was as long as it said and all of it was read, so what is still missing can be asked for at once."""
 
     whole: bool
+
+    @property
+    def ended(self) -> bool: ...
 
     def wait(self, seconds: float) -> None:
         """To be called before each read: wait until a good deal has arrived, or the end, at most about so long.

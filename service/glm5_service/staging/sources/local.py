@@ -24,17 +24,26 @@ class LocalSource(Source):
 
     def entries(self) -> list[RemoteFile]:
         path = self._path
-        folder = path if path.is_dir() else path.parent
         try:
-            found = sorted(item for item in folder.rglob("*") if item.is_file())
-            files = [self._entry(item, folder) for item in found]
+            if path.is_dir():
+                return self._below(path)
+            if not path.exists():
+                raise StagingError(Reason.NOT_FOUND, "no such file or folder", path)
+            return [file for file in self._below(path.parent) if belongs(file.name, path.name)]
         except OSError as error:
-            raise StagingError(Reason.VOLUME_FAULT, f"cannot list {folder}", error.strerror) from error
-        if path.is_dir():
-            return files
-        if not path.exists():
-            raise StagingError(Reason.NOT_FOUND, "no such file or folder", path)
-        return [file for file in files if belongs(file.name, path.name)]
+            raise StagingError(_reason(error), f"cannot list {path}", error.strerror) from error
+
+    def _below(self, folder: Path) -> list[RemoteFile]:
+        """All files below `folder`, but for folders within that are closed to this user, such as lost+found."""
+
+        def refuse(error: OSError) -> None:
+            # pathlib's rglob takes a folder that cannot be listed for an empty one
+            if error.errno != errno.EACCES or Path(error.filename) == folder:
+                raise error
+
+        walk = os.walk(folder, onerror=refuse)
+        found = sorted(Path(parent, name) for parent, _, names in walk for name in names)
+        return [self._entry(item, folder) for item in found if item.is_file()]
 
     def open(self, file: RemoteFile, start: int, end: int) -> Stream:
         try:
@@ -56,6 +65,7 @@ class LocalStream:
     """Bytes of a local file from `position` on."""
 
     whole = False
+    ended = False
 
     def __init__(self, fd: int, position: int, file: RemoteFile) -> None:
         self._fd, self._position, self._file = fd, position, file
@@ -83,7 +93,9 @@ def _version(stat: os.stat_result) -> str:
 
 
 def _fault(error: OSError, file: RemoteFile) -> StagingError:
-    reason = {errno.ENOENT: Reason.NOT_FOUND, errno.EACCES: Reason.UNAUTHORIZED}.get(
-        error.errno or 0, Reason.VOLUME_FAULT
-    )
-    return StagingError(reason, f"cannot read {file.key}", error.strerror)
+    return StagingError(_reason(error), f"cannot read {file.key}", error.strerror)
+
+
+def _reason(error: OSError) -> Reason:
+    reasons = {errno.ENOENT: Reason.NOT_FOUND, errno.EACCES: Reason.UNAUTHORIZED}
+    return reasons.get(error.errno or 0, Reason.VOLUME_FAULT)

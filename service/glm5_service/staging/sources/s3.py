@@ -56,7 +56,8 @@ class S3Source(HttpSource):
         self.label = uri
         if not self._bucket:
             raise SettingsError("S3 address", uri, expected="s3://bucket/prefix")
-        self._client = self._connect()
+        # made for the first question: where keys come from is asked then
+        self._client: Any = None
 
     def entries(self) -> list[RemoteFile]:
         """What lies under the prefix; a GGUF stands for its set and what lies beside it."""
@@ -73,7 +74,7 @@ class S3Source(HttpSource):
         return files
 
     def _contents(self, **which: str) -> list[dict[str, Any]]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, **which)
+        pages = self._connected().get_paginator("list_objects_v2").paginate(Bucket=self._bucket, **which)
         return [item for page in pages for item in page.get("Contents", [])]
 
     @staticmethod
@@ -92,12 +93,12 @@ class S3Source(HttpSource):
 
     def locate(self, file: RemoteFile, fresh: bool) -> Target:
         if fresh:
-            self._client = self._connect()
+            self._client = None
         params = {"Bucket": self._bucket, "Key": file.key}
         return Target(
             self._ask(
                 lambda: str(
-                    self._client.generate_presigned_url(
+                    self._connected().generate_presigned_url(
                         "get_object", Params=params, ExpiresIn=URL_LIFETIME_SECONDS
                     )
                 )
@@ -106,7 +107,8 @@ class S3Source(HttpSource):
 
     def _etag_digest(self, file: RemoteFile, head: dict[str, Any]) -> Digest | None:
         match = _ETAG.match(head["ETag"])
-        if match is None or head.get("ServerSideEncryption") == "aws:kms" or head.get("SSECustomerAlgorithm"):
+        is_encrypted = head.get("ServerSideEncryption", "").startswith("aws:kms")
+        if match is None or is_encrypted or head.get("SSECustomerAlgorithm"):
             return None
         if match["parts"] is None:
             return Digest("md5", match["hex"])
@@ -116,7 +118,16 @@ class S3Source(HttpSource):
         return Digest("s3-parts", f"{match['hex']}-{match['parts']}", part)
 
     def _head(self, file: RemoteFile, **more: object) -> dict[str, Any]:
-        return dict(self._ask(lambda: self._client.head_object(Bucket=self._bucket, Key=file.key, **more)))
+        return dict(
+            self._ask(lambda: self._connected().head_object(Bucket=self._bucket, Key=file.key, **more))
+        )
+
+    def _connected(self) -> Any:
+        """The client, to be called within a question: making it may fail for a moment as well."""
+        client = self._client
+        if client is None:
+            client = self._client = self._connect()
+        return client
 
     def _connect(self) -> Any:
         s3, http, settings = self.settings.s3, self.settings.http, self.settings
@@ -148,7 +159,7 @@ class S3Source(HttpSource):
         except StagingError as error:
             if error.reason is not Reason.UNAUTHORIZED:
                 raise
-        self._client = self._connect()
+        self._client = None
         return self._ask_once(question)
 
     def _ask_once(self, question: Callable[[], Any]) -> Any:
