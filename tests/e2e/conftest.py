@@ -77,7 +77,7 @@ def record(pytestconfig: pytest.Config) -> Iterator[Record]:
     """The record of this session."""
     found = pytestconfig.stash[RECORD]
     yield found
-    server = json.loads(r.run(str(tool("kubectl")), "version", "-o", "json"))["serverVersion"]["gitVersion"]
+    server = json.loads(r.read("version", "-o", "json"))["serverVersion"]["gitVersion"]
     figures = {
         "kubernetes": server,
         "helm": r.run(str(tool(r.HELM)), "version", "--template", "{{.Version}}"),
@@ -104,7 +104,7 @@ def values() -> Iterator[dict[str, Any]]:
     r.kubectl("rollout", "status", "deployment/models", "--timeout=600s")
     yield chosen
     if not KEEP:
-        r.run(kubectl, "delete", "namespace", r.NAMESPACE, "--timeout=180s", check=False)
+        r.run(kubectl, "delete", "namespace", r.NAMESPACE, "--timeout=540s", check=False)
         r.run(kubectl, "delete", "pv", "glm5-e2e", "--ignore-not-found", check=False)
         shutil.rmtree(LOCAL_VOLUME, ignore_errors=True)
 
@@ -114,7 +114,7 @@ def local_volume() -> dict[str, Any]:
     LOCAL_VOLUME.mkdir(parents=True, exist_ok=True)
     if not KEEP and any(LOCAL_VOLUME.iterdir()):
         pytest.fail(f"folder of the volume is not empty: {LOCAL_VOLUME}; expected no model. Remove it.")
-    nodes = json.loads(r.run(str(tool("kubectl")), "get", "nodes", "-o", "json"))["items"]
+    nodes = json.loads(r.read("get", "nodes", "-o", "json"))["items"]
     name = {"key": "kubernetes.io/hostname", "operator": "In", "values": [nodes[0]["metadata"]["name"]]}
     return {
         "apiVersion": "v1",
@@ -141,7 +141,11 @@ def model_server() -> list[dict[str, Any]]:
         "image": image,
         "imagePullPolicy": VALUES["images"]["pullPolicy"],
         "command": ["python3", "-u", "/script/model_server.py", "/models", "8080"],
-        "readinessProbe": {"httpGet": {"path": "/sent", "port": 8080}, "periodSeconds": 1},
+        "readinessProbe": {
+            "httpGet": {"path": "/sent", "port": 8080},
+            "periodSeconds": 1,
+            "timeoutSeconds": 10,
+        },
         "volumeMounts": [{"name": "script", "mountPath": "/script"}],
     }
     pod = {

@@ -1,6 +1,7 @@
 """Serves a folder of files with ranges and ETags, and counts what it sent: `model_server.py FOLDER PORT`.
 
-GET /sent answers {file: bytes sent}. SHA256SUMS is made from the files. Standard library only; runs in the service image.
+GET /sent answers {file: bytes sent}, GET /pace/NAME changes how fast it sends. SHA256SUMS is made from the files.
+Standard library only; runs in the service image.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ CHUNK = 1 << 16
 # a reader's receive buffer grows as it likes, unless bytes come no faster than it takes them
 SEND_BUFFER_BYTES = 1 << 16
 SO_MAX_PACING_RATE = 47  # of Linux, which the socket module has no name for
-CONNECTION_BYTES_PER_SECOND = 200_000
+# bytes a second of each connection; two that walk are what the steps limit their stagers to, and one that crawls is still
+# no stall to a stager
+PACES = {"walk": 100_000, "crawl": 10_000}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -33,10 +36,10 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     sent: dict[str, int] = {}  # noqa: RUF012
     lock = Lock()
+    pace = "walk"
 
     def setup(self) -> None:
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self.request.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, CONNECTION_BYTES_PER_SECOND)
         super().setup()
 
     def do_HEAD(self) -> None:
@@ -49,6 +52,9 @@ class Handler(BaseHTTPRequestHandler):
         name = self.path.split("?")[0].rpartition("/")[2]
         if self.path == "/sent":
             self.respond(200, json.dumps(self.sent).encode(), {})
+        elif self.path.startswith("/pace/") and name in PACES:
+            Handler.pace = name
+            self.respond(200, name.encode(), {})
         elif name == "":
             links = "".join(f'<a href="{file}">{file}</a>\n' for file in [*FILES, "SHA256SUMS"])
             self.respond(200, links.encode(), {"Content-Type": "text/html"}, with_body)
@@ -79,6 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for start in range(0, len(body) if with_body else 0, CHUNK):
             piece = body[start : start + CHUNK]
+            self.request.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, PACES[self.pace])
             self.wfile.write(piece)
             if counted:
                 with self.lock:

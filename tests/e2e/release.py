@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from typing import Any
 
 import yaml
@@ -19,6 +20,10 @@ Json = dict[str, Any]
 NAMESPACE = os.environ.get("GLM5_E2E_NAMESPACE", "glm5-e2e")
 REGISTRY = os.environ.get("GLM5_E2E_REGISTRY", "localhost")
 HELM = os.environ.get("GLM5_E2E_HELM", "helm4")
+# whatever the cluster has to do: a pod, a container, an answer
+SOON_SECONDS = 300
+# how a command or request ends that a busy cluster had no answer for
+NO_ANSWER = (AssertionError, subprocess.SubprocessError, OSError, HTTPException)
 
 
 def run(*argv: str, stdin: str | None = None, check: bool = True, timeout: float = 600) -> str:
@@ -34,15 +39,21 @@ def kubectl(*argv: str, stdin: str | None = None, check: bool = True) -> str:
     return run(str(tool("kubectl")), "-n", NAMESPACE, *argv, stdin=stdin, check=check)
 
 
+def read(*argv: str) -> str:
+    """What a kubectl that changes nothing says; asked again while the cluster does not answer."""
+    # also nothing is an answer
+    return str(until(f"kubectl {' '.join(argv)[:300]}", SOON_SECONDS, lambda: [kubectl(*argv)])[0])
+
+
 def get(kind: str, name: str) -> Json | None:
     """An object, or None."""
-    text = kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
+    text = read("get", kind, name, "-o", "json", "--ignore-not-found")
     return json.loads(text) if text.strip() else None
 
 
 def listed(kind: str, labels: str) -> list[Json]:
     """Objects with these labels."""
-    items: list[Json] = json.loads(kubectl("get", kind, "-l", labels, "-o", "json"))["items"]
+    items: list[Json] = json.loads(read("get", kind, "-l", labels, "-o", "json"))["items"]
     return items
 
 
@@ -72,13 +83,19 @@ def install(values: Json, name: str = "glm5") -> str:
 
 
 def until(what: str, seconds: float, condition: Callable[[], Any]) -> Any:
-    """The first true value of `condition`; AssertionError after `seconds`."""
+    """The first true value of `condition`; AssertionError after `seconds`. One that finds no answer is asked again."""
     deadline = time.monotonic() + seconds
+    failure: Exception | None = None
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        try:
+            if found := condition():
+                return found
+            failure = None
+        except NO_ANSWER as error:
+            failure = error
         time.sleep(1)
-    raise AssertionError(f"{what}: not within {seconds:g} s\n{describe()}")
+    last = f", in the end {type(failure).__name__}: {failure}" if failure else ""
+    raise AssertionError(f"{what}: not within {seconds:g} s{last}\n{describe()}") from failure
 
 
 def describe() -> str:
@@ -116,9 +133,9 @@ def has_ended(name: str) -> bool:
     return "terminated" in container(name).get("state", {})
 
 
-def waits_for(name: str) -> str:
-    """Why a container of the pod is not started yet, as the kubelet calls it; empty if it was."""
-    return str(container(name).get("state", {}).get("waiting", {}).get("reason", ""))
+def event_reasons() -> list[str]:
+    """Reasons of all events in the namespace."""
+    return read("get", "events", "-o", "jsonpath={.items[*].reason}").split()
 
 
 def in_engine(script: str) -> str:
@@ -129,24 +146,32 @@ def in_engine(script: str) -> str:
 @contextlib.contextmanager
 def forwarded(target: str, port: int) -> Iterator[str]:
     """Address on this machine that reaches a port of a Service or pod."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        local = probe.getsockname()[1]
-    argv = [str(tool("kubectl")), "-n", NAMESPACE, "port-forward", target, f"{local}:{port}"]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process, url = until(f"a way to {target}", SOON_SECONDS, lambda: _forward(target, port))
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "Forwarding" in line, line
-        yield f"http://127.0.0.1:{local}"
+        yield url
     finally:
         process.terminate()
         process.wait()
 
 
+def _forward(target: str, port: int) -> tuple[subprocess.Popen[str], str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        local = probe.getsockname()[1]
+    argv = [str(tool("kubectl")), "-n", NAMESPACE, "port-forward", target, f"{local}:{port}"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if "Forwarding" not in line:
+        process.terminate()
+        process.wait()
+        raise AssertionError(line)
+    return process, f"http://127.0.0.1:{local}"
+
+
 def has_default_class() -> bool:
     """Whether the cluster makes volumes by itself."""
-    text = run(str(tool("kubectl")), "get", "storageclass", "-o", "json")
+    text = read("get", "storageclass", "-o", "json")
     key = "storageclass.kubernetes.io/is-default-class"
     return any(i["metadata"].get("annotations", {}).get(key) == "true" for i in json.loads(text)["items"])
 

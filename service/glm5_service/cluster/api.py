@@ -28,6 +28,9 @@ from glm5_service.cluster.wanted import add_amounts, pod_need
 from glm5_service.errors import SourceError
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+# a busy API server takes long to answer, a busy node to enter a container: no answer yet is not nothing to say
+ANSWER_SECONDS = 60
+PATIENCE = httpx2.Timeout(ANSWER_SECONDS, connect=30)
 READ_RUN_DIR = "cat /run/glm5/staging.json 2>/dev/null; echo; echo ---; cat /run/glm5/engine.json 2>/dev/null"
 
 
@@ -57,7 +60,7 @@ class Cluster:
             if config is None:
                 raise ConfigError(f"no context {context}")
             self._config = config
-            self.client = Client(config=config)
+            self.client = Client(config=config, timeout=PATIENCE)
             self.namespace = namespace or config.namespace or "default"
 
     def facts(self, secrets: frozenset[str], own_labels: Mapping[str, str]) -> ClusterFacts:
@@ -144,14 +147,14 @@ class Cluster:
         """staging.json and engine.json as they are in the pod; empty where there is none or no way in."""
         try:
             # a connection of its own: one that carried a command cannot be used for requests again
-            with Client(config=self._config) as client:
+            with Client(config=self._config, timeout=PATIENCE) as client:
                 answer = client.exec(
                     pod,
                     namespace=self.namespace,
                     container=container,
                     command=["sh", "-c", READ_RUN_DIR],
                     stdout=True,
-                    timeout=10,
+                    timeout=ANSWER_SECONDS,
                 )
         except (httpx2.HTTPError, HTTPXWSException, ApiError, OSError, TimeoutError):
             return {}, {}

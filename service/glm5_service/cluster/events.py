@@ -1,6 +1,7 @@
 """Tells phase and staging changes of this pod as Kubernetes Events. Runs in the pod, beside the engine.
 
-Reads the run directory only; a cluster that refuses an Event is logged once and does not matter.
+Reads the run directory only. A cluster that refuses an Event is logged and does not matter; one that does not answer is
+told again, in order.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +26,9 @@ from lightkube.resources.core_v1 import Event, Pod
 from glm5_service.errors import SettingsError
 
 POLL_SECONDS = 2.0
+# of a long outage the last ones matter
+UNTOLD_KEPT = 100
+TOO_MANY_REQUESTS = 429
 FAULTS = frozenset({"failed", "stalled"})
 log = logging.getLogger("glm5.events")
 
@@ -57,6 +62,45 @@ class Watcher:
             )
 
 
+class Teller:
+    """Events on their way to the API server, oldest first: one that it did not take stays, one that it refuses goes."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._untold: deque[Event] = deque(maxlen=UNTOLD_KEPT)
+        self._said = ""
+
+    def add(self, event: Event) -> None:
+        """One more to tell."""
+        self._untold.append(event)
+
+    def tell(self) -> None:
+        """Tell all there are, or as many as the API server answers to."""
+        while self._untold:
+            event = self._untold[0]
+            try:
+                self._client.create(event)
+            except (ApiError, httpx2.HTTPError) as error:
+                is_refused = _is_refusal(error)
+                self._say(
+                    f"event was {'refused' if is_refused else 'not taken yet'} reason={event.reason} error={error}"
+                )
+                if not is_refused:
+                    return
+            self._untold.popleft()
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said:
+            self._said = sentence
+            log.warning("%s", sentence)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the API server would say the same again."""
+    code = error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else 0
+    return 400 <= code < 500 and code != TOO_MANY_REQUESTS
+
+
 def _sentence(part: str, state: dict[str, Any]) -> str:
     if part == "staging":
         total = state.get("total_bytes", 0) / 1e9
@@ -76,10 +120,11 @@ def run(run_dir: Path) -> None:
             remedy="The chart's events.enabled does.",
         )
     client = Client(namespace=namespace)
-    watcher, reference = Watcher(run_dir), _reference(client, name)
+    watcher, reference, teller = Watcher(run_dir), _reference(client, name), Teller(client)
     while True:
         for change in watcher.changes():
-            _tell(client, reference, change)
+            teller.add(_event(reference, change))
+        teller.tell()
         time.sleep(POLL_SECONDS)
 
 
@@ -101,9 +146,10 @@ def _reference(client: Client, name: str) -> ObjectReference:
     )
 
 
-def _tell(client: Client, pod: ObjectReference, change: Change) -> None:
+def _event(pod: ObjectReference, change: Change) -> Event:
+    """What changed just now, as Kubernetes keeps it."""
     now = datetime.now(UTC)
-    event = Event(
+    return Event(
         metadata=ObjectMeta(generateName=f"{pod.name}.", namespace=pod.namespace),
         involvedObject=pod,
         reason=change.reason,
@@ -114,10 +160,6 @@ def _tell(client: Client, pod: ObjectReference, change: Change) -> None:
         count=1,
         source=EventSource(component="glm5"),
     )
-    try:
-        client.create(event)
-    except (ApiError, httpx2.HTTPError) as error:
-        log.warning("event was not taken reason=%s error=%s", change.reason, error)
 
 
 def _read(path: Path) -> dict[str, Any]:

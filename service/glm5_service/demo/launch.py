@@ -15,7 +15,8 @@ from glm5_service.demo.show import Progress
 from glm5_service.errors import EngineError, ExitCode
 from glm5_service.rundir import EngineState, RunDir, read
 
-START_TIMEOUT_SECONDS = 600.0
+# a busy machine with two cores takes minutes to import vLLM in three processes
+START_TIMEOUT_SECONDS = 900.0
 STOP_TIMEOUT_SECONDS = 90.0
 POLL_SECONDS = 0.5
 LOG_LINES_SHOWN = 25

@@ -9,11 +9,12 @@ from pathlib import Path
 import httpx2
 import pytest
 from httpx2.websockets import WebSocketUpgradeError
-from lightkube import Client
+from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Event, Node, Pod
+from lightkube.types import ExecResponse
 
 from glm5_service.cluster.api import Cluster
-from glm5_service.cluster.events import Change, Watcher, run
+from glm5_service.cluster.events import Change, Teller, Watcher, run
 from glm5_service.cluster.screen import duration_text, status_text
 from glm5_service.cluster.status import Fault, PodStatus, read_status
 from glm5_service.errors import SourceError
@@ -187,6 +188,22 @@ def test_container_that_cannot_be_entered_has_nothing_to_say(
     monkeypatch.setattr(Client, "exec", refuse)
 
     assert cluster.run_dir("glm5-0", "stage") == ({}, {})
+
+
+def test_busy_node_is_given_time_to_enter_a_container(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that takes half a minute, to begin or to answer, is waited for and not taken for an empty answer."""
+
+    def slow(client: Client, *_: object, timeout: float, **__: object) -> ExecResponse:
+        begun_within = client._client._client.timeout.read
+        if min(timeout, begun_within) < 30:
+            raise httpx2.ReadTimeout("no answer")
+        return ExecResponse(stdout='{"phase": "done"}\n---\n{"phase": "ready"}', exit_code=0)
+
+    monkeypatch.setattr(Client, "exec", slow)
+
+    assert cluster.run_dir("glm5-0", "metrics") == ({"phase": "done"}, {"phase": "ready"})
 
 
 @pytest.mark.parametrize(("namespace", "free"), [("llm", 8), ("other", 4)])
@@ -376,3 +393,53 @@ def test_events_outlive_an_api_server_out_of_reach(
 
     assert [(event.reason, event.involvedObject.uid) for event in told] == [("EngineReady", "u")]
     assert caplog.text.count("connection refused") == 1
+
+
+class EventServer:
+    """Takes Events; fails as it is told to, in order, before it takes one."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.taken: list[str] = []
+        self._failures = list(failures)
+
+    def create(self, event: Event) -> None:
+        if self._failures:
+            raise self._failures.pop(0)
+        self.taken.append(str(event.reason))
+
+
+def answered(code: int) -> ApiError:
+    request = httpx2.Request("POST", "https://cluster/api/v1/namespaces/llm/events")
+    return ApiError(
+        request=request, response=httpx2.Response(code, json={"message": f"no: {code}"}, request=request)
+    )
+
+
+def told(teller: Teller, *reasons: str) -> Teller:
+    for reason in reasons:
+        teller.add(Event.from_dict({"metadata": {}, "involvedObject": {}, "reason": reason}))
+    teller.tell()
+    return teller
+
+
+@pytest.mark.parametrize("failure", [httpx2.ReadTimeout("no answer"), answered(500), answered(429)])
+def test_event_that_was_not_taken_is_told_again(failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """An API server that has no answer for a moment loses no Event, nor their order; it is said once."""
+    server = EventServer(failure, failure)
+    teller = told(Teller(server), "EngineWarming")  # type: ignore[arg-type]
+    told(teller, "EngineReady")
+    before = list(server.taken)
+    teller.tell()
+
+    assert before == []
+    assert server.taken == ["EngineWarming", "EngineReady"]
+    assert len(caplog.records) == 1
+
+
+def test_event_that_is_refused_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    """An Event that the cluster forbids is given up, and the next one is told."""
+    server = EventServer(answered(403))
+    told(Teller(server), "EngineWarming", "EngineReady").tell()  # type: ignore[arg-type]
+
+    assert server.taken == ["EngineReady"]
+    assert "refused reason=EngineWarming error=no: 403" in caplog.text
