@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from glm5_vllm.files import write_whole
 from tests.support.hf_model import VOCAB, random_config
 
 PROMPT_TOKENS = (7, 130, 2040, 2049, 3000, 5000, 9000)
@@ -178,7 +179,7 @@ def main(run: EngineRun, out: Path) -> None:
     if run.measure_rate:
         result["tokens_per_second"] = {str(batch): round(decode_rate(llm, batch), 1) for batch in BATCHES}
     result["attestation"] = [json.loads(p.read_text()) for p in sorted(run_dir.glob("attention/rank-*.json"))]
-    out.write_text(json.dumps(result))
+    write_whole(out, json.dumps(result).encode())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`vllm serve` with separate processes: which backend the log and the attestation name, and what a refusal says.
 
-serve_check.py FOLDER: writes serve.json with both. Needs the plugin's entry points to be installed.
+serve_check.py FOLDER: writes serve.json with both; the exit code is 0 where the one answered and the other said why not.
+Needs the plugin's entry points to be installed.
 """
 
 from __future__ import annotations
@@ -8,19 +9,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.engine_check import OURS
 from tests.gpu.engine_run import VOCAB, write_model
+from tests.gpu.engine_runs import OURS
+from tests.gpu.engine_summary import origin
+from tests.gpu.process import end_groups_on_termination, exit_code, process_group
 
 START_SECONDS = 240
+END_SECONDS = 60
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -36,14 +43,21 @@ def write_tokenizer(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-def serve(folder: Path, name: str, port: int, *flags: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def serve(folder: Path, name: str, port: int, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server on the model, with NAME.log and NAME/ for what it attests; it is gone at the end."""
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder / "model")]
     command += ["--port", str(port), "--max-model-len", "8192"]
     command += ["--gpu-memory-utilization", "0.4", "--served-model-name", "tiny", "--attention-backend", OURS]
-    environment = {**os.environ, "GLM5_RUN_DIR": str(folder / name)}
-    (folder / name).mkdir()
-    with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen([*command, *flags], stdout=log, stderr=subprocess.STDOUT, env=environment)
+    run_dir = folder / name
+    # an attestation of before would pass for this one's
+    shutil.rmtree(run_dir, ignore_errors=True)
+    run_dir.mkdir()
+    environment = {**os.environ, "GLM5_RUN_DIR": str(run_dir)}
+    with process_group([*command, *flags], folder / f"{name}.log", environment) as process:
+        yield process
+        process.terminate()
+        exit_code(process, END_SECONDS)
 
 
 def ask(port: int) -> dict[str, Any]:
@@ -74,36 +88,47 @@ def wait_healthy(process: subprocess.Popen[bytes], port: int) -> None:
     raise SystemExit(f"vllm serve did not become healthy: exit code {process.poll()}; see its log")
 
 
-def main(folder: Path) -> None:
+def refusal(folder: Path, port: int) -> dict[str, Any]:
+    """How a server with a cache that the backend does not read ended; no exit code where it did not."""
+    with serve(folder, "refused", port, "--kv-cache-dtype", "fp8_e5m2") as process:
+        code = exit_code(process, START_SECONDS)
+    reason = re.search(
+        r"ValueError: (Selected backend .*)", (folder / "refused.log").read_text(errors="replace")
+    )
+    return {"refused_exit_code": code, "refused_reason": reason and reason.group(1)}
+
+
+def main(folder: Path) -> int:
+    """The exit code."""
     folder.mkdir(parents=True, exist_ok=True)
+    written = folder / "serve.json"
+    written.unlink(missing_ok=True)
     write_model(folder / "model", 8)
     write_tokenizer(folder / "model")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # one after the other: vLLM does not start beside a process that gives memory back
-    refused = serve(folder, "refused", port, "--kv-cache-dtype", "fp8_e5m2")
-    refused.wait(START_SECONDS)
-    served = serve(folder, "served", port)
-    try:
-        wait_healthy(served, port)
+    refused = refusal(folder, port)
+    print(refused, flush=True)
+    with serve(folder, "served", port) as process:
+        wait_healthy(process, port)
         answer = ask(port)
+        log = (folder / "served.log").read_text(errors="replace")
         attestation = json.loads((folder / "served/attention/rank-0.json").read_text())
-    finally:
-        served.terminate()
-        served.wait(60)
-    log = (folder / "served.log").read_text()
-    reason = re.search(r"ValueError: (Selected backend .*)", (folder / "refused.log").read_text())
-    result = {
-        "log": re.findall(r"Using .*TRITON_MLA_SPARSE.*", log)[:1],
-        "attestation": attestation,
-        "completion_tokens": answer["usage"]["completion_tokens"],
-        "refused_exit_code": refused.returncode,
-        "refused_reason": reason and reason.group(1),
-    }
-    (folder / "serve.json").write_text(json.dumps(result, indent=1))
-    print(json.dumps(result))
+        result = {
+            **origin([attestation], "python -m tests.gpu.serve_check FOLDER"),
+            "log": re.findall(r"Using .*TRITON_MLA_SPARSE.*", log)[:1],
+            "attestation": attestation,
+            "completion_tokens": answer["usage"]["completion_tokens"],
+            **refused,
+        }
+        # before the end, which may take longer than this process has
+        written.write_text(json.dumps(result, indent=1))
+        print(json.dumps(result), flush=True)
+    return 0 if refused["refused_exit_code"] and refused["refused_reason"] else 1
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    end_groups_on_termination()
+    raise SystemExit(main(Path(sys.argv[1])))

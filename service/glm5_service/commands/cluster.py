@@ -5,14 +5,19 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from glm5_service.commands.options import load_settings, settings_options
-from glm5_service.errors import ExitCode, SettingsError
+from glm5_service.errors import ExitCode, SettingsError, SourceError
 
+if TYPE_CHECKING:
+    from glm5_service.cluster.status import PodStatus
+
+WATCH_SECONDS = 2.0
 _context = click.option("--context", help="Context of the kubeconfig; unset takes the current one.")
 _namespace = click.option("--namespace", "-n", help="Namespace; unset takes the context's.")
 
@@ -64,8 +69,8 @@ def status(release: str, watch: bool, context: str | None, namespace: str | None
     from glm5_service.cluster.status import read_status
 
     cluster = Cluster(context, namespace)
+    pods = read_status(cluster, release)
     while True:
-        pods = read_status(cluster, release)
         now = datetime.now(UTC)
         if watch:
             click.clear()
@@ -74,7 +79,17 @@ def status(release: str, watch: bool, context: str | None, namespace: str | None
         if not watch:
             return ExitCode.DONE if all(pod.ready for pod in pods) else ExitCode.ENGINE
         sys.stdout.flush()
-        time.sleep(2)
+        pods = _read_again(lambda: read_status(cluster, release))
+
+
+def _read_again(read: Callable[[], list[PodStatus]]) -> list[PodStatus]:
+    """The next status; below the last one it is said why there is none yet, as between two pods of an upgrade."""
+    while True:
+        time.sleep(WATCH_SECONDS)
+        try:
+            return read()
+        except SourceError as error:
+            click.echo(f"{datetime.now(UTC):%H:%M:%S} UTC  {error}")
 
 
 @command.command("events", hidden=True)

@@ -87,9 +87,10 @@ def test_fp8_time_beside_flashmla(rows: int, most: float) -> None:
 
 
 ENGINE_PROMPTS = [7, 130, 2040, 2049, 3000, 5000, 9000]
-# of a log probability: bfloat16 caches, what rounds otherwise, and the GGUF with its larger logits
+# of a log probability: bfloat16 caches, what rounds otherwise, and the GGUFs with their larger logits
 LIMITS = {"ours-8-fp8_ds_mla": 0.025, "ours-8-fp8": 0.05, "ours-8-float16": 0.05}
-LIMITS |= {"ours-gguf": 0.065, "ours-gguf-mtp1": 0.065}
+LIMITS |= dict.fromkeys(["ours-gguf", "ours-gguf-mtp1", "ours-gguf-tp2", "ours-gguf-tp2-dcp2"], 0.065)
+FLOAT32_LIMIT = 0.08
 
 
 def test_engine_answers_as_stock_does() -> None:
@@ -104,6 +105,17 @@ def test_engine_answers_as_stock_does() -> None:
         assert comparison["largest_logprob_difference"] <= LIMITS.get(name, 0.02), pair
         assert max(e.get("margin_there", 0) for e in comparison["prompts"]) <= LIMITS.get(name, 0.02), pair
     assert comparisons["control-8 with stock-8"]["largest_logprob_difference"] > 0.2
+
+
+def test_gguf_answers_as_transformers_does() -> None:
+    """From a GGUF, top log probabilities are within 8e-2 of float32 transformers' on the dequantised tensors."""
+    compared = load("engine_h200.json")["with_float32_transformers"]
+
+    assert "ours-gguf" in compared
+    for name, prompts in compared.items():
+        assert [e["prompt_tokens"] for e in prompts] == ENGINE_PROMPTS[: len(prompts)]
+        assert len(prompts) == 5
+        assert max(e["largest_logprob_difference"] for e in prompts) <= FLOAT32_LIMIT, name
 
 
 @pytest.mark.parametrize("heads", [8, 64])
