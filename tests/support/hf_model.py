@@ -80,13 +80,13 @@ def largest_logprob_difference(
             tokens = torch.tensor([prompt + completion.tokens], device=model.device)
             logits = model(tokens, use_cache=False).logits[0].float().cpu()
         logprobs = logits.log_softmax(-1)[len(prompt) - 1 :]
-        largest.append(
-            max(
-                abs(float(logprobs[i][t]) - p)
-                for i, step in enumerate(completion.logprobs)
-                for t, p in step.items()
-            )
-        )
+        differences = [
+            abs(float(logprobs[i][t]) - p)
+            for i, step in enumerate(completion.logprobs)
+            for t, p in step.items()
+        ]
+        # torch's, because python's max may pass over a NaN
+        largest.append(float(torch.tensor(differences).max()))
     return largest
 
 

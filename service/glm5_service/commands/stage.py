@@ -22,6 +22,7 @@ from glm5_service.commands.options import load_settings, setting, settings_optio
 )
 @setting("--quantisation", path="staging.quantisation", help="Which one, where the source holds several.")
 @setting("--refresh", path="staging.refresh", is_flag=True, help="Look for a newer revision at the source.")
+@setting("--aside", path="staging.aside", is_flag=True, help="Do not make it current; the next run does.")
 @setting("--keep", path="staging.keep", help="Revisions left after publishing.")
 @setting("--connections", path="staging.connections", help="Parallel ranged requests.")
 @setting("--rate-limit", path="staging.rate_limit", help="Bytes per second; 0 is no limit.")

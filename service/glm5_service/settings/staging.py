@@ -99,6 +99,8 @@ class StagingSettings(Section):
     """Ask the source for a newer revision even when a model from it is published."""
     require_digest: bool = True
     """Refuse a remote file whose source states no digest; false relies on size and structure."""
+    aside: bool = False
+    """Leave the current revision current, and remove none: the next run for this model makes it current in a moment."""
     keep: Annotated[int, Field(ge=1)] = 1
     """Revisions left after publishing, the current one included; those in use stay in any case."""
 

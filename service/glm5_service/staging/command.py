@@ -229,7 +229,8 @@ class _Stager:
                     self._progress.lost(0)
                     offer = self._list()
             say = self._progress.say
-            prune(self._volume, settings.keep, lock, self._clock, self._stop, say)
+            if not settings.aside:
+                prune(self._volume, settings.keep, lock, self._clock, self._stop, say)
             sweep(self._volume, lock, say)
 
     def _bring(self, offer: Offer, lock: TargetLock) -> None:
@@ -240,8 +241,7 @@ class _Stager:
         plan = self._plan(offer)
         if plan.intact is not None:
             relabel(settings, offer.listing, plan.intact, lock)
-            if plan.intact != volume.current_revision():
-                switch(volume, plan.intact, lock)
+            self._make_current(plan.intact, lock)
             progress.say(f"{plan.intact} is published")
             return
         self._show(plan)
@@ -255,8 +255,15 @@ class _Stager:
         progress.enter("fetching")
         Fetch(settings, offer.sources, volume, build, lock, progress, self._clock).run(files, self._stop)
         progress.enter("publishing")
-        manifest = publish(settings, offer.listing, volume, build, lock)
-        show_result(manifest, volume.current.resolve(), progress)
+        folder, manifest = publish(settings, offer.listing, volume, build, lock)
+        self._make_current(folder, lock)
+        show_result(manifest, folder, progress)
+
+    def _make_current(self, revision: Path, lock: TargetLock) -> None:
+        if self._settings.aside:
+            self._progress.say(f"{revision.name} lies ready; the next run for it makes it current")
+        elif revision != self._volume.current_revision():
+            switch(self._volume, revision, lock)
 
     def _waiting(self, owner: Owner | None) -> None:
         holder = f"{owner.host}, pid {owner.pid}" if owner else "an unreadable lock"

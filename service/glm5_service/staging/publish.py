@@ -1,4 +1,4 @@
-"""Makes a finished build visible in one step, and removes what is no longer kept.
+"""Makes a finished build a revision and a revision the current one, each in one step; removes what is no longer kept.
 
 Order: every file is verified and on disk; manifest; rename of the folder; rename of the link `current`. A reader that
 resolves `current` has a whole model at every moment, before, between and after.
@@ -34,8 +34,8 @@ from glm5_service.staging.volume import Volume, entries, sync_folder, volume_err
 
 def publish(
     settings: StagingSettings, listing: Listing, volume: Volume, build: Build, lock: TargetLock
-) -> Manifest:
-    """Check the structure of the build, write its manifest and make it current. Raises StagingError."""
+) -> tuple[Path, Manifest]:
+    """Check the structure of the build, write its manifest and make it a revision: its folder. Raises StagingError."""
     names = [file.name for file in listing.files]
     summary = check_structure(build.folder, names, settings.architecture)
     records = [_verified(build, name) for name in names]
@@ -57,9 +57,8 @@ def publish(
         sync_folder(volume.revisions)
     except OSError as error:
         raise volume_error(error, "cannot publish the model") from error
-    switch(volume, final, lock)
     build.discard_records()
-    return manifest
+    return final, manifest
 
 
 def switch(volume: Volume, revision: Path, lock: TargetLock) -> None:
