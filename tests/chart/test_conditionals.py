@@ -314,6 +314,8 @@ OF_THE_JOB: list[dict[str, Any]] = [
     {"staging": {"mode": "job", "memory": "1Gi"}},
     {"staging": {"mode": "job", "warm": True, "memory": "380Gi"}},
     {"staging": {"mode": "job", "credentials": {"existingSecret": "s"}}},
+    {"staging": {"mode": "job", "credentials": {"token": "t"}}},
+    {"staging": {"mode": "job", "credentials": {"token": "another"}}},
     {"settings": {"staging": {"lock_wait_seconds": 5}}},
     {"images": {"service": {"tag": "x"}}},
     {"images": {"pullSecrets": ["login"]}},
@@ -357,6 +359,11 @@ def test_new_chart_of_the_same_images_is_the_same_job(tmp_path: Path) -> None:
 def test_name_of_the_job_fits_into_a_label() -> None:
     """The Job's name has at most 63 characters, which its pods bear as a label."""
     assert len(job({"fullnameOverride": "n" * 60})["metadata"]["name"]) <= 63
+
+
+def test_stager_of_a_job_has_time_to_end() -> None:
+    """The Job's pod has as long as the stager may take to put half a minute of bytes on disk, more than the default."""
+    assert job({})["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 60
 
 
 def test_release_beside_stages_what_an_upgrade_asks_for() -> None:

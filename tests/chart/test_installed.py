@@ -31,12 +31,13 @@ def there(replicas: int = 1, size: str = "900Gi") -> dict[str, Any]:
         (4, AUTOSCALING, 4),
         (4, KEDA, 4),
         (0, AUTOSCALING, 1),
-        (1, {"autoscaling": {"enabled": True, "minReplicas": 2}}, 2),
+        (0, {"autoscaling": {"enabled": True, "minReplicas": 2}}, 2),
+        (1, {"autoscaling": {"enabled": True, "minReplicas": 2}}, 1),
         (4, {"replicas": 3}, 3),
     ],
 )
 def test_scaler_takes_over_the_replicas_that_run(live: int, values: dict[str, Any], wanted: int) -> None:
-    """Under a scaler an upgrade keeps the number of replicas, but for the least; without one it is the value."""
+    """Under a scaler an upgrade keeps the number of replicas, but for 0, where scalers are off; else it is the value."""
     items = objects_of(render_beside(there(replicas=live), values))
 
     assert one(items, "StatefulSet")["spec"]["replicas"] == wanted

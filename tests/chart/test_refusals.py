@@ -208,6 +208,28 @@ def test_doors_are_let_in_together() -> None:
 
 
 @pytest.mark.parametrize(
+    ("parents", "namespaces"),
+    [
+        ([{"name": "public"}], ["llm"]),
+        ([{"name": "public", "namespace": "edge"}], ["edge"]),
+        ([{"name": "public", "namespace": "edge"}, {"name": "own"}, {"name": "inner"}], ["edge", "llm"]),
+    ],
+)
+def test_gateway_without_a_namespace_is_in_the_routes(
+    parents: list[dict[str, str]], namespaces: list[str]
+) -> None:
+    """To paste for a route: the namespace of each of its gateways, the release's where none is named, and a caution."""
+    text = render(values={"httpRoute": {"enabled": True, "parentRefs": parents}}).stderr
+    cure = text.split("Paste:\n", 1)[1].split("\n\n", 1)[0]
+    peers = yaml.safe_load(cure)["networkPolicy"]["apiFrom"]
+
+    assert [
+        peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in peers[1:]
+    ] == namespaces
+    assert "# namespace of the gateway's pods, which may be its controller's" in cure
+
+
+@pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"modle": {}}, "modle"),

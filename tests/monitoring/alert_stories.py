@@ -85,6 +85,18 @@ def replaced(every: int, before: Mapping[str, Values | None]) -> dict[str, Value
     return series
 
 
+def comes_and_goes(minutes: int, loads: int, serves: int, away: int) -> dict[str, Values]:
+    """A second pod, there to load and to serve for so long, over and over; its last values stay for five minutes."""
+    started, startup = steps((0, loads), (1, serves)), [*ramp(0, 60, loads), *steps((60 * loads, serves))]
+    return {
+        of_pod(name, pod="glm5-1"): ([*there, *steps((None, away))] * minutes)[:minutes]
+        for name, there in (
+            ("glm5_engine_started", started),
+            ("glm5_engine_startup_duration_seconds", startup),
+        )
+    }
+
+
 def upgraded(minutes: int, *at: int, took: int) -> dict[str, Values]:
     """Upgrades at these minutes; the last page before ready came three seconds late each time."""
     series = healthy(minutes)
@@ -97,6 +109,16 @@ def upgraded(minutes: int, *at: int, took: int) -> dict[str, Values]:
 TTFT = ("vllm:time_to_first_token_seconds", "10.0")
 INTER_TOKEN = ("vllm:inter_token_latency_seconds", "0.1")
 SLO = {"namespace": "llm", "release": "glm5"}
+
+
+def of_job(metric: str, job: str, **labels: str) -> str:
+    """What kube-state-metrics says about a Job, or about the container of its pod."""
+    whose = {"container": "stage", "pod": f"{job}-x7x7x"} if "container" in metric else {"job_name": job}
+    return name_of(metric, {"namespace": "llm", **whose, **labels})
+
+
+JOB, OTHER_JOB = "glm5-stage-0a1b2c3d", "glm5-next-stage-0a1b2c3d"
+ATTEMPTS = "kube_pod_container_status_restarts_total"
 
 FIRING = [
     Story(
@@ -128,6 +150,10 @@ FIRING = [
     Story(
         "a group of nodes is recreated whenever it ends", 240, replaced(15, dies(240, 0, 14)),
         {"GLM5EngineRestarting": CRITICAL},
+    ),
+    Story(
+        "is recreated minutes after the end of each load", 240, {**comes_and_goes(240, loads=14, serves=1, away=8)},
+        {"GLM5EngineRestarting": CRITICAL | {"pod": "glm5-1"}},
     ),
     Story("ends by itself some time after each load", 240, dies(240, 20, 12), {"GLM5EngineRestarting": CRITICAL}),
     Story(
@@ -229,6 +255,14 @@ FIRING = [
         },
         {"GLM5StagingStalled": WARNING},
     ),
+    Story(
+        "an attempt of the staging Job fails", 40, {of_job(ATTEMPTS, JOB): counter((0, 10), (1, 1), (0, 29))},
+        {"GLM5StagingJobFailed": SLO | {"severity": "critical"}},
+    ),
+    Story(
+        "the staging Job gives up", 40, {of_job("kube_job_failed", JOB, condition="true"): steps((None, 10), (1, 30))},
+        {"GLM5StagingJobFailed": SLO | {"severity": "critical"}},
+    ),
     Story("more arrives than is served", 40, {WAITING: ramp(0, 2, 40)}, {"GLM5QueueGrowing": WARNING}),
     Story(
         "the cache is full and requests wait for it", 30,
@@ -303,7 +337,11 @@ SILENT = [
     Story("scaled to zero and back", 240, {**gone(240, 30, 180), REPLICAS: steps((1, 30), (0, 150), (1, 60))}),
     Story("the container restarts once and starts within its budget", 120, restarted(120, 36, 24, healthy(120))),
     Story("two upgrades within an hour", 180, upgraded(180, 20, 60, took=24)),
-    Story("an upgrade every hour", 240, upgraded(240, 20, 80, 140, 200, took=24)),
+    Story("an upgrade every hour and a minute", 240, upgraded(240, 20, 81, 142, 203, took=24)),
+    Story(
+        "a scaler adds and removes a replica every 45 minutes", 240,
+        {**comes_and_goes(240, loads=20, serves=13, away=12)},
+    ),
     Story(
         "fails once and starts again", 90,
         {**restarted(90, 31, 20, healthy(90)), phase("failed"): steps((0, 30), (1, 1), (0, 59)),
@@ -350,6 +388,14 @@ SILENT = [
         {
             **nothing_else(30), UP: steps((1, 30)), REPLICAS: steps((1, 30)),
             of_pod("glm5_staging_failed", reason="Interrupted"): steps((None, 10), (1, 1), (None, 19)),
+        },
+    ),
+    Story(
+        "the staging Job was disturbed long ago, and the Job of another release fails", 60,
+        {
+            of_job(ATTEMPTS, JOB): steps((3, 60)), of_job("kube_job_failed", JOB, condition="true"): steps((0, 60)),
+            of_job(ATTEMPTS, OTHER_JOB): counter((1, 60)),
+            of_job("kube_job_failed", OTHER_JOB, condition="true"): steps((1, 60)),
         },
     ),
     Story("forty requests come at once and are served", 40, {WAITING: steps((0, 10), (40, 3), (20, 3), (0, 24))}),

@@ -24,7 +24,11 @@ PAGES = Path(__file__).parent / "pages"
 TARGET = {"namespace", "pod", "container", "endpoint", "job", "instance", "release"}
 # where dcgm-exporter's monitor does not honour its labels
 RENAMED = {"exported_namespace", "exported_pod", "exported_container"}
-ELSEWHERE = {"up": TARGET, "kube_statefulset_replicas": {"namespace", "statefulset"}}
+ELSEWHERE = {
+    "up": TARGET, "kube_statefulset_replicas": {"namespace", "statefulset"},
+    "kube_job_failed": {"namespace", "job_name", "condition"},
+    "kube_pod_container_status_restarts_total": {"namespace", "pod", "container"},
+}  # fmt: skip
 # what the name of one of the metrics ends in; bytes over bytes per second are seconds too
 UNITS = {
     "s": ("_seconds", "_bytes_per_second"), "bytes": ("_bytes", "_FB_USED"), "decbytes": ("_bytes",),

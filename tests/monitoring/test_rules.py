@@ -99,7 +99,7 @@ def test_every_alert_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("values", "left_out"),
     [
-        ({"prometheusRule": {"kubeStateMetrics": False}}, {"GLM5PodMissing"}),
+        ({"prometheusRule": {"kubeStateMetrics": False}}, {"GLM5PodMissing", "GLM5StagingJobFailed"}),
         ({"prometheusRule": {"gpuExporter": False}}, {"GLM5HighUtilNoTokens", "GLM5GPUMetricsMissing"}),
     ],
     ids=["no kube-state-metrics", "no dcgm-exporter"],
@@ -149,6 +149,21 @@ def test_start_up_budget_is_the_probes() -> None:
     items = objects(values={"prometheusRule": {"enabled": True}, "startup": {"budgetSeconds": 7777}})
     text = yaml.safe_dump(next(item for item in items if item["metadata"]["name"] == "glm5-startup"))
     assert re.search(r"vector\(7777\)", text)
+
+
+@pytest.mark.parametrize("name", ["glm5", "n" * 60])
+def test_staging_job_is_known_by_its_name(name: str) -> None:
+    """What is said about a staging Job and its pods is said about the one that is rendered."""
+    shared = {"volume": {"type": "existingClaim", "existingClaim": "c"}}
+    values = {"model": shared, "staging": {"mode": "job"}, "prometheusRule": {"enabled": True}}
+    items = objects(values=values | {"fullnameOverride": name})
+    rules = alerts([g for i in items if i["kind"] == "PrometheusRule" for g in i["spec"]["groups"]])
+    expr = rules["GLM5StagingJobFailed"][0]["expr"]
+    job = next(item["metadata"]["name"] for item in items if item["kind"] == "Job")
+
+    for label, value in (("job_name", job), ("pod", f"{job}-x7x7x")):
+        patterns = re.findall(rf'\b{label}=~"([^"]*)"', expr)
+        assert [bool(re.fullmatch(pattern, value)) for pattern in patterns] == [True]
 
 
 @pytest.mark.parametrize(("budget", "window"), [(2100, "120m"), (6000, "300m")])

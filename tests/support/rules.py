@@ -36,7 +36,7 @@ def filled_in() -> list[Group]:
     parameters = {
         "namespace": "llm", "release": "glm5", "fullname": "glm5", "selector": 'namespace="llm",release="glm5"',
         "runbooks": rule["runbooks"], "startupSeconds": 2403, "sidecarDownFor": "5m", "restartsWithin": "120m",
-        "errorBudget": 0.05, **rule["slo"], **rule["thresholds"],
+        "stagingJobs": "glm5-stage-[0-9a-f]{8}", "errorBudget": 0.05, **rule["slo"], **rule["thresholds"],
     }  # fmt: skip
     texts = [
         re.sub(r"\$\{(\w+)\}", lambda found: str(parameters[found[1]]), path.read_text()) for path in RULES

@@ -137,15 +137,23 @@ fails once with all of them.
 {{/* Ways from outside the namespace, which the policy's default keeps shut. What to paste opens each, and the namespace as before. */}}
 {{- define "glm5.checks.doors" -}}
 {{- $doors := list -}}
-{{- $peers := list (dict "podSelector" dict) -}}
+{{- $namespaces := list -}}
+{{- $comment := "" -}}
 {{- if .Values.ingress.enabled -}}
 {{- $doors = append $doors "ingress" -}}
-{{- $peers = append $peers (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" "ingress-nginx"))) -}}
+{{- $namespaces = append $namespaces "ingress-nginx" -}}
 {{- end -}}
 {{- if or .Values.httpRoute.enabled .Values.inferencePool.enabled -}}
 {{- $doors = append $doors (ternary "httpRoute" "inferencePool" .Values.httpRoute.enabled) -}}
-{{- $gateway := first (append .Values.httpRoute.parentRefs dict) -}}
-{{- $peers = append $peers (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" ($gateway.namespace | default "gateways")))) -}}
+{{- $comment = "# namespace of the gateway's pods, which may be its controller's\n" -}}
+{{- /* a gateway without a namespace is in the route's own */ -}}
+{{- range .Values.httpRoute.parentRefs | default (list (dict "namespace" "gateways")) -}}
+{{- $namespaces = append $namespaces (.namespace | default $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- $peers := list (dict "podSelector" dict) -}}
+{{- range uniq $namespaces -}}
+{{- $peers = append $peers (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .))) -}}
 {{- end -}}
 {{- if ne .Values.service.type "ClusterIP" -}}
 {{- $doors = append $doors (printf "service.type %s" .Values.service.type) -}}
@@ -153,7 +161,7 @@ fails once with all of them.
 {{- end -}}
 {{- if and $doors .Values.networkPolicy.enabled (not .Values.networkPolicy.apiFrom) }}
 - problem: "networkPolicy.apiFrom is empty with {{ join " and " $doors }}, so that only pods of this namespace reach the API; expected the peers that requests come from: the namespace of the controller's or gateway's pods, or the addresses that a load balancer or node port sends from. What is listed replaces the default, podSelector: {}."
-  paste: {{ toYaml (dict "networkPolicy" (dict "apiFrom" $peers)) | toJson }}
+  paste: {{ toYaml (dict "networkPolicy" (dict "apiFrom" $peers)) | print $comment | toJson }}
 {{- end }}
 {{- end -}}
 

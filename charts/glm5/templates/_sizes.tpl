@@ -33,14 +33,15 @@ What follows from other values: sizes in MiB, times in seconds. Each rule is wri
 {{- end -}}
 
 {{/*
-Replicas to ask for. Under a scaler the number that there is, but for a least one: without the field the server would take 1, and
-pods in use would go. Nothing where the cluster does not tell: whoever applies such a render again and again would undo the scaler.
+Replicas to ask for. Under a scaler the number that there is: without the field the server would take 1, and pods in use would go. The
+least is the scaler's to reach, which owns the field: a server-side apply of another number is refused. At 0 a scaler is off, so there
+the least. Nothing where the cluster does not tell: whoever applies such a render again and again would undo the scaler.
 Takes (list $ stateful-set-that-is-there).
 */}}
 {{- define "glm5.replicas" -}}
 {{- $v := (index . 0).Values -}}
 {{- if not (or $v.autoscaling.enabled $v.keda.enabled) -}}{{ int $v.replicas }}
-{{- else if index . 1 -}}{{ max (int (index . 1).spec.replicas) (include "glm5.leastReplicas" (index . 0) | int) }}
+{{- else if index . 1 -}}{{ int (index . 1).spec.replicas | default (include "glm5.leastReplicas" (index . 0) | int) }}
 {{- end -}}
 {{- end -}}
 
@@ -76,6 +77,9 @@ Takes (list $ stateful-set-that-is-there).
 {{- define "glm5.stagingSeconds" -}}
 {{- if .Values.staging.enabled -}}{{ ceil (divf .Values.model.sizeGB .Values.staging.networkGBps) | int64 }}{{- else -}}0{{- end -}}
 {{- end -}}
+
+{{/* Seconds a stager that is told to stop may take to put on disk what came since the last time, half a minute ago at most. */}}
+{{- define "glm5.stagingStopSeconds" -}}60{{- end -}}
 
 {{/* Seconds from an installation until a replica answers, with staging at half the expected rate and a margin. */}}
 {{- define "glm5.firstAnswerSeconds" -}}

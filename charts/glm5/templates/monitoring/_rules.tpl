@@ -10,6 +10,7 @@
   "startupSeconds" (include "glm5.startupSeconds" .)
   "sidecarDownFor" (include "glm5.sidecarDownFor" .)
   "restartsWithin" (include "glm5.restartsWithin" .)
+  "stagingJobs" (printf "%s-[0-9a-f]{8}" (include "glm5.stagingJobPrefix" .))
   "errorBudget" (subf 1.0 $rule.slo.objective | printf "%.4f")
 -}}
 {{- range $name, $value := merge (dict) $rule.thresholds $rule.slo -}}

@@ -1,9 +1,14 @@
 {{/*
-A Job cannot be changed, so its name follows from its whole spec: whatever changes in it makes another Job, and nothing else does.
+A Job cannot be changed, so its name follows from its whole spec: whatever changes in it makes another Job, and nothing else does. One
+that failed is not started again, so the token is in it too.
 48 and not 50: the name is a label of its pods as well, which may have 63 characters.
 */}}
 {{- define "glm5.stagingJobName" -}}
-{{ include "glm5.fullname" . | trunc 48 | trimSuffix "-" }}-stage-{{ include "glm5.stagingJobSpec" . | sha256sum | trunc 8 }}
+{{ include "glm5.stagingJobPrefix" . }}-{{ include "glm5.stagingJobSpec" . | sha256sum | trunc 8 }}
+{{- end -}}
+
+{{- define "glm5.stagingJobPrefix" -}}
+{{ include "glm5.fullname" . | trunc 48 | trimSuffix "-" }}-stage
 {{- end -}}
 
 {{- define "glm5.stagingJobSpec" -}}
@@ -15,7 +20,11 @@ template:
     annotations:
       # the settings it reads, whichever value they came from
       glm5/staging-sha256: {{ (include "glm5.config" . | fromYaml).staging | toYaml | sha256sum }}
+      {{- with .Values.staging.credentials.token }}
+      glm5/source-token-sha256: {{ . | sha256sum }}
+      {{- end }}
   spec:
+    terminationGracePeriodSeconds: {{ include "glm5.stagingStopSeconds" . }}
     {{- with include "glm5.pullSecrets" . }}
     {{- . | nindent 4 }}
     {{- end }}
