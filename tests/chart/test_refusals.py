@@ -34,6 +34,11 @@ CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "staging.refresh is true while staging.mode is job",
     ),
+    "aside for its own pods": (
+        "rtx-pro-6000",
+        {"staging": {"aside": True}},
+        "staging.aside is true for a release that serves",
+    ),
     "page cache beyond memory": (
         "rtx-pro-6000",
         {"staging": {"warm": True, "memory": "376Gi"}},

@@ -334,6 +334,15 @@ SILENT = [
             ABORTED: steps((None, 33), (0, 2), (None, 85)),
         }),
     ),
+    Story(
+        "drains while a client does not read its answer", 60,
+        {
+            READY: steps((1, 28), (0, 32)), phase("ready"): steps((1, 28), (0, 32)),
+            phase("draining"): steps((0, 28), (1, 12), (0, 20)), phase("stopped"): steps((0, 40), (1, 20)),
+            PENDING: steps((2, 28), (1, 12), (0, 20)), AGE: [*steps((0.2, 28)), *ramp(0, 60, 12), *steps((0, 20))],
+            TOKENS: counter((6000, 28), (0, 32)), UTIL: steps((60, 28), (0, 32)),
+        },
+    ),
     Story("scaled to zero and back", 240, {**gone(240, 30, 180), REPLICAS: steps((1, 30), (0, 150), (1, 60))}),
     Story("the container restarts once and starts within its budget", 120, restarted(120, 36, 24, healthy(120))),
     Story("two upgrades within an hour", 180, upgraded(180, 20, 60, took=24)),

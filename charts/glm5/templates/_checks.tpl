@@ -53,6 +53,10 @@ fails once with all of them.
 - problem: "staging.refresh is true while staging.mode is job, whose pods start as soon as a model from model.source is there, and that may be the old one; expected false, and the newer revision in model.source, such as hf://org/repo@revision/folder."
   paste: "staging:\n  refresh: false"
 {{- end }}
+{{- if and .Values.staging.enabled .Values.staging.aside (not (and (eq .Values.staging.mode "job") (eq (int .Values.replicas) 0))) }}
+- problem: "staging.aside is true for a release that serves, so its pods would wait for a model that nobody makes current; expected false, or staging.mode job with replicas 0."
+  paste: "staging:\n  aside: false"
+{{- end }}
 {{- $warmMib := include "glm5.warmLeastMib" . | int }}
 {{- if and .Values.staging.enabled .Values.staging.warm (lt (include "glm5.mib" .Values.staging.memory | int) $warmMib) }}
 - problem: "staging.memory is {{ .Values.staging.memory }} while staging.warm is true; expected at least {{ div $warmMib 1024 }}Gi for model.sizeGB {{ .Values.model.sizeGB }}: the page cache that a container fills counts against its memory, so what is beyond is dropped again."

@@ -72,6 +72,7 @@
   "target" (printf "/models/%s" .Values.model.folder)
   "architecture" .Values.model.architecture
   "refresh" $s.refresh
+  "aside" $s.aside
   "keep" (int $s.keep)
   "connections" (int $s.connections)
   "rate_limit" (int64 $s.rateLimitBytes)
