@@ -9,6 +9,7 @@ from typing import Literal
 
 from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, GatePolicy
 from glm5_service.engine.inspect import ModelFacts
+from glm5_service.preflight import arguments
 from glm5_service.settings import Settings
 
 Profile = Literal["cpu", "cuda"]
@@ -48,8 +49,10 @@ def engine_command(
     `caches` says where compiled kernels go.
     """
     engine = settings.engine
-    # where vLLM has a backend of its own it would take that one, and the expectation would never be met
-    asked = engine.attention_backend or (backend if profile == "cuda" else None)
+    # where vLLM has a backend of its own it would take that one, and the expectation would never be met; it refuses to be
+    # asked twice
+    is_asked = arguments.keys(engine.extra_args, arguments.ATTENTION).get("backend") is not None
+    asked = engine.attention_backend or (backend if profile == "cuda" and not is_asked else None)
     flags: dict[str, object | None] = {
         "--host": engine.host,
         "--port": engine.port,

@@ -34,6 +34,11 @@ async def drain(
     def is_over() -> bool:
         return has_ended() or loop.time() >= deadline
 
+    def why_not_all(otherwise: str) -> str:
+        if has_ended():
+            return "the engine ended while draining"
+        return f"the limit of {settings.limit_seconds:g} s was reached" if is_over() else otherwise
+
     before = await _patiently(api.gate, is_over)
     if before is None:
         return DrainOutcome(
@@ -41,7 +46,7 @@ async def drain(
             aborted=pending,
             refused=0,
             seconds=round(loop.time() - started, 3),
-            reason="the gate does not answer",
+            reason=why_not_all("the gate does not answer"),
         )
     await _sleep_unless(has_ended, settings.endpoint_grace_seconds)
     # told again with every poll: an order that was lost would let new requests in
@@ -52,20 +57,12 @@ async def drain(
         await asyncio.sleep(POLL_SECONDS)
         now = await _patiently(api.drain, is_over)
         counts = now or counts
-    if not counts.held:
-        reason = "all requests finished"
-    elif has_ended():
-        reason = "the engine ended while draining"
-    elif is_over():
-        reason = f"the limit of {settings.limit_seconds:g} s was reached"
-    else:
-        reason = "the gate stopped answering"
     return DrainOutcome(
         finished=counts.finished - before.finished,
         aborted=counts.held,
         refused=counts.refused.get("draining", 0),
         seconds=round(loop.time() - started, 3),
-        reason=reason,
+        reason=why_not_all("the gate stopped answering") if counts.held else "all requests finished",
     )
 
 

@@ -166,9 +166,17 @@ def standing_still_seconds(facts: Facts, limits: Limits) -> float:
     signs = [facts.pending_since]
     if facts.progress_at is not None:
         signs.append(facts.progress_at)
-    if facts.compile_since is not None and facts.compile_seen_at is not None:
-        signs.append(min(facts.compile_seen_at, facts.compile_since + limits.compile_cap_seconds))
+    compiled = compiled_until(facts, limits)
+    if compiled is not None:
+        signs.append(compiled)
     return facts.now - max(signs)
+
+
+def compiled_until(facts: Facts, limits: Limits) -> float | None:
+    """When compiling last counted as progress, which it does up to its cap; None where nothing was compiled."""
+    if facts.compile_since is None or facts.compile_seen_at is None:
+        return None
+    return min(facts.compile_seen_at, facts.compile_since + limits.compile_cap_seconds)
 
 
 def canary_is_due(facts: Facts, limits: Limits, *, idle_seconds: float, last_canary_at: float | None) -> bool:

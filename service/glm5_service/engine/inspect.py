@@ -44,16 +44,29 @@ class Placed(_Report):
 
 
 class Footprint(_Report):
-    """What parameters take once loaded: packed ones in bytes, floats in elements."""
+    """What parameters take once loaded: packed ones in bytes, floats in elements.
+
+    `queries` is q_b_proj, `absorbed` the part of kv_b_proj that queries are multiplied by; both are among the sharded.
+    """
 
     packed_sharded: int = 0
     packed_replicated: int = 0
     floats_sharded: int = 0
     floats_replicated: int = 0
+    packed_queries: int = 0
+    floats_queries: int = 0
+    floats_absorbed: int = 0
 
-    def rank_bytes(self, ranks: int, float_bytes: int) -> int:
-        """Bytes on each of `ranks` GPUs."""
+    def rank_bytes(self, ranks: int, float_bytes: int, kv_ranks: int = 1) -> int:
+        """Bytes on each of `ranks` GPUs, of which `kv_ranks` share a KV cache.
+
+        Those hold the queries' rows of each other, and a further copy of what all their queries are multiplied by
+        (vLLM's dcp_q_replicate, which is on for this model).
+        """
         sharded = self.packed_sharded + self.floats_sharded * float_bytes
+        if kv_ranks > 1:
+            queries = self.packed_queries + self.floats_queries * float_bytes
+            sharded += (kv_ranks - 1) * queries + kv_ranks * self.floats_absorbed * float_bytes
         return sharded // ranks + self.packed_replicated + self.floats_replicated * float_bytes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from glm5_service.engine.backend import BackendCheck
-from glm5_service.engine.health import Facts
+from glm5_service.engine.health import Facts, Limits, compiled_until
 from glm5_service.engine.logwatch import LogFacts
 from glm5_service.engine.processes import ProcessView
 from glm5_service.engine.vllm_api import CanaryResult, GateCounts, Sample, Steps
@@ -22,6 +22,7 @@ class Observer:
     """The facts so far. `gate` and `steps` are the last that could be read."""
 
     facts: Facts
+    limits: Limits
     canary: CanaryState = field(default_factory=CanaryState)
     gate: GateCounts | None = None
     steps: Steps | None = None
@@ -79,11 +80,12 @@ class Observer:
             )
             return
         moved_meanwhile = facts.progress_at is not None and facts.progress_at >= started
-        compiled_meanwhile = facts.compile_seen_at is not None and facts.compile_seen_at >= started
-        # where users wait, the stall limit decides, and it knows how long a compilation may take
-        is_behind_others = moved_meanwhile or (
-            facts.pending > 0 and (bool(facts.queued) or compiled_meanwhile)
-        )
+        compiled_at = compiled_until(facts, self.limits)
+        compiled_meanwhile = compiled_at is not None and compiled_at >= started
+        # who came after the canary does not stand before it, and old counters may still speak of those who gave up
+        were_first = bool(facts.queued) and facts.pending_since is not None and facts.pending_since <= started
+        # where users wait, the stall limit decides
+        is_behind_others = moved_meanwhile or (facts.pending > 0 and (compiled_meanwhile or were_first))
         if facts.was_ready and is_behind_others and not result.is_wrong:
             self.canary = canary.model_copy(update={"inconclusive": canary.inconclusive + 1})
             return

@@ -17,7 +17,7 @@ from glm5_service.engine.revision import held
 from glm5_service.engine.supervisor import Launch, Supervisor
 from glm5_service.errors import ExitCode, Glm5Error
 from glm5_service.preflight.check import Cleared, clear
-from glm5_service.rundir import EngineState, MemoryState, PhaseSpan, RunDir, try_write, write_text
+from glm5_service.rundir import EngineState, MemoryState, PhaseSpan, RunDir, read, try_write, write_text
 from glm5_service.settings import Settings
 
 log = logging.getLogger("glm5")
@@ -40,11 +40,11 @@ def _serve(settings: Settings) -> ExitCode:
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with held(settings) as settled:
-        return asyncio.run(_supervise(_begin(settled), settled))
+        return run(settled)
 
 
-def _begin(settings: Settings) -> Launch:
-    """Check and prepare; from the first moment engine.json is about this start, also if it comes to nothing."""
+def run(settings: Settings) -> ExitCode:
+    """Check, prepare, supervise; from the first moment engine.json is about this start, also if it comes to nothing."""
     engine_file = RunDir(settings.run_dir).engine
     state = EngineState(
         phase="preflight",
@@ -59,9 +59,12 @@ def _begin(settings: Settings) -> Launch:
         for finding in report.findings:
             if finding.outcome == "warn":
                 log.warning("preflight rule=%s %s. %s", finding.rule, finding.found, finding.remedy)
-        return prepare(settings, cleared, state)
+        return asyncio.run(_supervise(prepare(settings, cleared, state), settings))
     except BaseException as error:  # a signal as well: nobody writes after us
-        try_write(engine_file, _over(state, error))
+        written = read(engine_file, EngineState)
+        # the supervisor's own last state, if it came to one, says more
+        if written is None or written.since <= state.since:
+            try_write(engine_file, _over(state, error))
         raise
 
 

@@ -43,6 +43,17 @@ class Board:
         age = time.monotonic() - self.assessed_at
         return age if age > self.stale_seconds else None
 
+    @property
+    def shown(self) -> EngineState:
+        """The last verdict, but nothing is ready or alive on the word of a supervisor that stands still."""
+        stale = self.stale_for
+        if stale is None:
+            return self.state
+        reason = f"the supervisor has not looked for {stale:.0f} s"
+        return self.state.model_copy(
+            update={"ready": False, "live": False, "reason": reason, "remedy": "Restart the container."}
+        )
+
 
 class Probe(BaseModel):
     """What a probe says."""
@@ -66,14 +77,13 @@ def application(board: Board) -> FastAPI:
     refused: dict[int | str, dict[str, object]] = {503: {"model": Probe, "description": "The probe fails."}}
 
     def answer(response: Response, question: Literal["started", "ready", "live"]) -> Probe:
-        state, stale = board.state, board.stale_for
-        response.status_code = 200 if getattr(state, question) and stale is None else 503
-        reason = state.reason if stale is None else f"the supervisor has not looked for {stale:.0f} s"
+        state = board.shown
+        response.status_code = 200 if getattr(state, question) and board.stale_for is None else 503
         return Probe(
             ok=response.status_code == 200,
             phase=state.phase,
             since=state.since,
-            reason=reason,
+            reason=state.reason,
             remedy=state.remedy,
         )
 
@@ -91,7 +101,7 @@ def application(board: Board) -> FastAPI:
 
     @app.get("/status", summary="Everything that is known of the engine.")
     async def status() -> EngineState:
-        return board.state
+        return board.shown
 
     return app
 

@@ -60,7 +60,7 @@ class Supervisor:
             timeout=API_TIMEOUT_SECONDS,
         )
         self._log_facts = logwatch.LogFacts()
-        self._observer = Observer(Facts(time.monotonic()))
+        self._observer = Observer(Facts(time.monotonic()), self._limits)
         self._report = Report(launch.identity)
         self._verdict = Verdict("starting", "starting_up", "the engine is started")
         self._written: tuple[Phase, DrainOutcome | None] | None = None

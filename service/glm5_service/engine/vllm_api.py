@@ -73,14 +73,14 @@ class CanaryResult:
     is_wrong: bool = False
 
 
-def parse_steps(text: str) -> Steps:
-    """STEP_SERIES out of a metrics page."""
+def parse_steps(text: str) -> Steps | None:
+    """STEP_SERIES out of a metrics page; None where it has none of them, as with --disable-log-stats."""
     sums: dict[str, float] = {}
     for line in text.splitlines():
         name = line.split("{", 1)[0].split(" ", 1)[0]
         if name in STEP_SERIES:
             sums[name] = sums.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
-    return Steps(tuple(sorted(sums.items())))
+    return Steps(tuple(sorted(sums.items()))) if sums else None
 
 
 class VllmApi:

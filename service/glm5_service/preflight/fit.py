@@ -116,9 +116,9 @@ def demand(
     """
     layers = gguf.hyperparameters.layers
     # whole layers: the heaviest stage has those that do not divide evenly
-    weights = _up(gguf.weights.rank_bytes(ranks, dtype_bytes) * _up(layers, stages), layers)
+    weights = _up(gguf.weights.rank_bytes(ranks, dtype_bytes, kv_ranks) * _up(layers, stages), layers)
     if with_draft:
-        weights += gguf.draft_weights.rank_bytes(ranks, dtype_bytes)
+        weights += gguf.draft_weights.rank_bytes(ranks, dtype_bytes, kv_ranks)
     on_gpu = profile == "cuda"
     return Demand(
         weights=weights,
@@ -168,15 +168,19 @@ def default_step_tokens(gpu_bytes: int) -> int:
 
 
 def fit_gpu(need: Demand, total: int, utilization: float) -> Fit:
-    """The fit on one GPU of `total` bytes of which the engine may use `utilization`; raises FitError if weights don't."""
+    """The fit on one GPU of `total` bytes of which the engine may use `utilization`.
+
+    Raises FitError if not a token fits beside weights and buffers, whatever little that is guessed may take.
+    """
     available = int(total * utilization)
     room = available - need.total
-    if room <= need.kv_per_token:
+    if available - need.exact <= need.kv_per_token:
         raise FitError(
             "the model does not fit on a GPU",
-            f"{gib(need.total)} of weights, buffers, graphs and context",
+            f"{gib(need.exact)} of weights and buffers",
             expected=f"less than {gib(available)} ({utilization:.0%} of {gib(total)})",
-            remedy="Spread it over more GPUs (engine.tensor_parallel_size) or take a smaller quantisation.",
+            remedy="Spread it over more GPUs (engine.tensor_parallel_size), lower engine.max_model_len"
+            " (chart: engine.contextLength) or take a smaller quantisation.",
         )
     return Fit(
         need,
@@ -189,6 +193,7 @@ def fit_gpu(need: Demand, total: int, utilization: float) -> Fit:
 
 def _longest_context(need: Demand, room: int) -> int:
     """The longest context whose KV cache and gather buffer fit into `room` bytes, and with it every shorter one."""
+    room = max(room, 0)
     short, long = (
         room * need.kv_ranks // (need.kv_per_token + _gather_bytes_per_token(tokens) * need.kv_ranks)
         for tokens in (SHORT_CONTEXT, SHORT_CONTEXT + 1)

@@ -8,7 +8,7 @@ from glm5_service.engine.command import Profile
 from glm5_service.engine.inspect import Footprint, GgufFacts, inspect_model, locate, require_plugin
 from glm5_service.engine.ports import require_free_port
 from glm5_service.engine.profile import resolve_profile
-from glm5_service.errors import EngineError, ModelError, SettingsError
+from glm5_service.errors import EngineError, FitError, ModelError, SettingsError
 from glm5_service.preflight import arguments, fit
 from glm5_service.preflight.report import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject
@@ -96,7 +96,23 @@ def model(subject: Subject) -> Finding:
 
 
 def _wants_draft(subject: Subject) -> bool:
-    return arguments.SPECULATIVE in arguments.flags(subject.settings.engine.extra_args)
+    """Whether vLLM is told to load the file's own block as a draft model."""
+    words = subject.settings.engine.extra_args
+    config, given = arguments.keys(words, arguments.SPECULATIVE), arguments.flags(words)
+    method = str(given.get(arguments.SPECULATIVE_METHOD) or config.get("method"))
+    has_own_model = arguments.SPECULATIVE_MODEL in given or bool(config.get("model"))
+    # vLLM takes every name of a model's own multi-token prediction for mtp (MTPModelTypes in config/speculative.py)
+    return (method == "mtp" or method.endswith("_mtp")) and not has_own_model
+
+
+def extra_arguments(subject: Subject) -> Finding:
+    """No further argument takes away what the service sees of the engine."""
+    given = arguments.flags(subject.settings.engine.extra_args)
+    lost = {flag: what for flag, what in arguments.BLINDING.items() if flag in given}
+    if not lost:
+        return passed(f"{len(given)} flags in engine.extra_args")
+    text = ", ".join(f"with {flag} {what}" for flag, what in lost.items())
+    return warned(text, f"Leave {' and '.join(lost)} out of engine.extra_args.")
 
 
 def memory(subject: Subject) -> Finding:
@@ -106,8 +122,15 @@ def memory(subject: Subject) -> Finding:
         return passed("not estimated for a Hugging Face folder")
     if subject.profile == "cuda" and not subject.host.gpus:
         return passed("not estimated without a GPU")
-    wanted = engine.max_model_len or gguf.context_length or 0
-    found = subject.fit = _fit(subject, gguf, wanted)
+    wanted = engine.max_model_len or gguf.context_length or 1
+    unread = sorted(arguments.ELSEWHERE & arguments.flags(engine.extra_args).keys())
+    try:
+        found = subject.fit = _fit(subject, gguf, wanted)
+    except FitError as error:
+        if not unread:
+            raise
+        remedy = f"Only the engine can tell, for {', '.join(unread)} in engine.extra_args decides it as well."
+        return warned(f"by the settings {error.what}: {error.value}; expected {error.expected}", remedy)
     if found.kv_tokens >= wanted:
         return passed(
             f"weights {fit.gib(found.demand.weights)} a rank, KV cache for {found.kv_tokens} tokens at"
@@ -115,11 +138,13 @@ def memory(subject: Subject) -> Finding:
         )
     text = f"a context of {wanted} tokens does not fit, {found.longest_context} do"
     remedy = f"Set engine.max_model_len (chart: engine.contextLength) to {found.longest_context} or less."
+    if not found.longest_context:
+        eager = " or set engine.enforce_eager" if found.demand.graphs else ""
+        remedy = f"Lower engine.max_model_len (chart: engine.contextLength){eager}."
     # certain if it would not fit even if CUDA's context and the graphs, which are guessed, took nothing: the rest is
     # arithmetic, and vLLM would say the same after it has loaded the whole file, at every restart. In between it may yet
     # fit, and only the engine can tell
-    is_read = not arguments.ELSEWHERE & arguments.flags(engine.extra_args).keys()
-    is_certain = is_read and wanted > found.most_tokens
+    is_certain = not unread and wanted > found.most_tokens
     return failed(text, remedy) if is_certain else warned(text, remedy)
 
 

@@ -16,6 +16,7 @@ RULES: dict[str, Rule] = {
     "ports": model_rules.ports,
     "manifest": model_rules.manifest,
     "model": model_rules.model,
+    "arguments": model_rules.extra_arguments,
     "gpus": host_rules.gpus,
     "driver": host_rules.driver,
     "memory": model_rules.memory,

@@ -50,7 +50,7 @@ class EngineSettings(Section):
     kv_cache_dtype: str = "auto"
     """Type of the KV cache, as vLLM names it."""
     attention_backend: str | None = None
-    """Attention backend asked of vLLM; unset leaves the choice to the plugin."""
+    """Attention backend asked of vLLM; unset asks for health.expected_backend on cuda, and for none on cpu."""
     enforce_eager: bool | None = None
     """Run without compilation and CUDA graphs; unset is true on the cpu profile, false on cuda."""
     cpu_kv_cache_gib: Annotated[int, Field(ge=1)] = 1

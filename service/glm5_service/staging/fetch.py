@@ -203,10 +203,11 @@ class Fetch:
                     count = self._receive(stream, claim, window)
                 if count:
                     self._progress.fetched(count)
-                    pace.check(count, self._limit.spend(count))
-                    if stream.ended:
-                        # a server may answer with less than was asked for
+                    waited = self._limit.spend(count)
+                    if stream.ended or claim.position == claim.end:
+                        # a server may answer with less than was asked for; what is all here is not too slow
                         break
+                    pace.check(count, waited)
         finally:
             if not self._over.is_set():
                 landing.drain()

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.support.raw_gguf import RawGGUF
 from tests.support.tiny_gguf import TinyModel, write_tiny
 from tests.support.tiny_spec import QuantMix, TinySpec
 
+Layout = Literal["split3d", "split2d", "kv_b"]
 HEAVY = {"torch", "numpy", "gguf", "vllm", "transformers", "triton"}
 
 
@@ -61,13 +63,35 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
     }
     assert isinstance(weights, dict)
     assert weights["floats_sharded"] == 2 * 2 * (192 + 256) * 512, "kv_b_proj of two layers and two heads"
+    assert weights["packed_queries"] == sum(sizes[f"blk.{n}.attn_q_b.weight"] for n in range(2))
+    assert weights["floats_absorbed"] == 2 * 2 * 192 * 512, "the keys' part of kv_b_proj"
     assert weights["packed_sharded"] + weights["packed_replicated"] < report["load"]["bytes"]  # type: ignore[index]
     assert isinstance(draft, dict)
     assert draft["packed_sharded"] > 0
+    assert draft["packed_queries"] == sizes["blk.2.attn_q_b.weight"]
+    assert draft["floats_absorbed"] == 2 * 192 * 512
     assert isinstance(types, dict)
     assert set(types) == {"F32", "Q4_K", "Q5_K", "Q6_K", "Q8_0"}
     assert sum(count["tensors"] for count in types.values()) == 71
     assert sum(count["bytes"] for count in types.values()) == sum(sizes.values())
+
+
+@pytest.mark.parametrize("layout", ["split3d", "split2d", "kv_b"])
+def test_queries_and_what_they_are_multiplied_by(
+    layout: Layout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are told apart in every layout of the file, within what is sharded; float queries are counted in values."""
+    spec = TinySpec(layers=1, heads=2, layout=layout, quants=QuantMix(q_b="F16"))
+    weights = report_of(write_tiny(tmp_path, spec).path, capsys)["weights"]
+
+    assert isinstance(weights, dict)
+    found = {name: weights[name] for name in ("packed_queries", "floats_queries", "floats_absorbed")}
+    assert found == {
+        "packed_queries": 0,
+        "floats_queries": 2 * (192 + 64) * 256,
+        "floats_absorbed": 2 * 192 * 512,
+    }
+    assert weights["floats_sharded"] == found["floats_queries"] + 2 * (192 + 256) * 512
 
 
 @pytest.mark.parametrize("name", [0, 1, 2, None], ids=["first", "second", "third", "folder"])

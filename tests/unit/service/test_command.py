@@ -71,6 +71,23 @@ def test_the_expected_backend_is_asked_for(
     assert _flags(command.argv).get("--attention-backend") == flag
 
 
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("--attention-config.backend FLASHMLA_SPARSE", None),
+        ("-ac.backend=FLASHMLA_SPARSE", None),
+        ("""--attention-config '{"backend":"FLASHMLA_SPARSE"}' """, None),
+        ("--attention-config.use_cudnn_prefill true", "TRITON_MLA_SPARSE"),
+        ("", "TRITON_MLA_SPARSE"),
+    ],
+)
+def test_a_backend_that_the_attention_config_names_is_asked_for_once(words: str, flag: str | None) -> None:
+    """vLLM refuses a backend in both places, so the expected one steps back; other keys leave it alone."""
+    settings = load(environ={"GLM5_ENGINE__EXTRA_ARGS": words}).settings
+    command = engine_command(settings, MODEL, "cuda", "TRITON_MLA_SPARSE", "token", {})
+    assert _flags(command.argv).get("--attention-backend") == flag
+
+
 def test_extra_arguments_come_last() -> None:
     """What the user adds stands last, where argparse lets it win."""
     settings = load(environ={"GLM5_ENGINE__EXTRA_ARGS": "--dtype half"}).settings

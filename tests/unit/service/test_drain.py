@@ -90,6 +90,18 @@ def test_a_gate_that_never_answers_loses_what_ran_when_last_seen() -> None:
     assert (outcome.finished, outcome.aborted, outcome.reason) == (0, 7, "the gate does not answer")
 
 
+@pytest.mark.parametrize(
+    ("limit", "has_ended", "reason"),
+    [(600, True, "the engine ended while draining"), (0, False, "the limit of 0 s was reached")],
+)
+def test_a_gate_that_cannot_answer_any_more_is_not_to_blame(
+    limit: float, has_ended: bool, reason: str
+) -> None:
+    """Where the engine had ended, or time was up, before the gate was heard, that is the reason."""
+    outcome = _drain(_Api([LOST], [LOST]), limit=limit, has_ended=has_ended, pending=7)
+    assert (outcome.finished, outcome.aborted, outcome.reason) == (0, 7, reason)
+
+
 def test_a_gate_that_falls_silent_loses_what_ran() -> None:
     """The last counts stand."""
     outcome = _drain(_Api([_counts(3)], [_counts(3), _counts(2, 1), LOST]))

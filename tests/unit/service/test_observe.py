@@ -46,7 +46,7 @@ def _gate(running: int = 0, sent: int = 0) -> GateCounts:
 
 
 def _observer(**facts: Any) -> Observer:
-    return Observer(Facts(0, was_ready=True, canary_passed=True, api_answered=True, **facts))
+    return Observer(Facts(0, was_ready=True, canary_passed=True, api_answered=True, **facts), LIMITS)
 
 
 def _look(observer: Observer, now: float, **seen: Any) -> None:
@@ -58,8 +58,17 @@ def _look(observer: Observer, now: float, **seen: Any) -> None:
 def test_step_counters_are_summed_over_engines() -> None:
     """Series of several engines count together; others are not read."""
     steps = parse_steps(PAGE)
+    assert steps
     assert (steps.pending, steps.total("vllm:generation_tokens_total")) == (3, 42.0)
     assert steps.total("vllm:request_success_total") == 0
+
+
+@pytest.mark.parametrize(
+    "page", ["", "process_cpu_seconds_total 3.0\n", "# HELP vllm:num_requests_running\n"]
+)
+def test_a_page_without_step_counters_cannot_be_read(page: str) -> None:
+    """Where vLLM counts no steps, there are none to stand still."""
+    assert parse_steps(page) is None
 
 
 def test_moving_counters_are_progress_and_client_aborts_are_not() -> None:
@@ -120,7 +129,7 @@ def test_a_chain_of_compilations_has_one_cap() -> None:
 
 def test_a_process_that_was_there_when_ready_must_stay() -> None:
     """The engine core may die while the API server goes on answering; its absence is enough."""
-    observer = Observer(Facts(0))
+    observer = Observer(Facts(0), LIMITS)
     _look(observer, 1)
     observer.facts = replace(observer.facts, was_ready=True)
     _look(observer, 2, processes=ProcessView(frozenset({10, 12}), frozenset({WORKER})))
@@ -129,7 +138,7 @@ def test_a_process_that_was_there_when_ready_must_stay() -> None:
 
 def test_processes_may_come_and_go_before_readiness() -> None:
     """While it starts, vLLM ends helpers of its own."""
-    observer = Observer(Facts(0))
+    observer = Observer(Facts(0), LIMITS)
     _look(observer, 1)
     _look(observer, 2, processes=ProcessView(frozenset({10, 12}), frozenset({WORKER})))
     assert observer.facts.lost_processes == ()
@@ -194,12 +203,60 @@ def test_a_hung_engine_is_found_whatever_its_old_counters_say(running: int) -> N
     assert _first(verdicts, lambda verdict: not verdict.live) == 10 + 120
 
 
-def test_clients_that_give_up_do_not_hide_a_hung_engine() -> None:
-    """Where each request ends before any limit and the next one comes, the canary between them counts."""
-    verdicts = _watch(400, lambda now: {"page": _page(5), "gate": _gate(now % 27 < 25)}, answers=False)
+def _gives_up(period: int, busy: int) -> Callable[[int], GateCounts]:
+    """A client that asks once a period and gives up after so many seconds."""
+    return lambda now: _gate(now % period < busy)
+
+
+PERIODS = [(27, 25), (32, 30), (62, 60), (70, 60), (101, 100)]
+
+
+@pytest.mark.parametrize("running", [0, 1])
+@pytest.mark.parametrize(("period", "busy"), PERIODS)
+def test_clients_that_give_up_do_not_hide_a_hung_engine(period: int, busy: int, running: int) -> None:
+    """Where each request ends before any limit and the next one comes, the canary between them counts.
+
+    Whether the engine's last counters speak of a request or of none says nothing of those that came later.
+    """
+    gate = _gives_up(period, busy)
+    verdicts = _watch(600, lambda now: {"page": _page(5, running=running), "gate": gate(now)}, answers=False)
     dead = _first(verdicts, lambda verdict: not verdict.live)
     assert dead is not None
-    assert dead <= 60 + 3 * (CANARY_SECONDS + 27)
+    assert dead <= 60 + 3 * (CANARY_SECONDS + period)
+
+
+def test_clients_that_give_up_do_not_hide_a_kernel_that_does_not_end() -> None:
+    """Between requests as well a compilation is an excuse up to its cap, and the canary counts from then on."""
+    compiling, gate = replace(ALL, compilers=("ptxas",)), _gives_up(62, 60)
+    verdicts = _watch(
+        1200,
+        lambda now: {"page": _page(5, running=1), "gate": gate(now), "processes": compiling},
+        answers=False,
+    )
+    dead = _first(verdicts, lambda verdict: not verdict.live)
+    assert dead is not None
+    cap = LIMITS.compile_cap_seconds
+    assert cap < dead <= cap + 60 + 3 * (CANARY_SECONDS + 62)
+
+
+@pytest.mark.parametrize("step_seconds", [1, 20])
+@pytest.mark.parametrize("idle", [61, 65, 69])
+def test_a_canary_that_users_overtake_is_no_hang(idle: int, step_seconds: int) -> None:
+    """It goes out after a minute of silence and waits behind those who come next: their steps speak for the engine."""
+
+    def seen(now: int) -> dict[str, Any]:
+        rounds, second = divmod(now, idle + 60)
+        steps = rounds * 60 + max(second - idle, 0)
+        return {"page": _page(steps // step_seconds, running=3), "gate": _gate(second >= idle)}
+
+    assert {(verdict.ready, verdict.live) for verdict in _watch(1200, seen, answers=False)} == {(True, True)}
+
+
+def test_an_engine_that_counts_no_steps_is_judged_by_its_answers() -> None:
+    """With --disable-log-stats a loaded engine is ready on the word of what it sends, although no canary gets through."""
+    page = "process_cpu_seconds_total 3.0\n"
+    verdicts = _watch(600, lambda now: {"page": page, "gate": _gate(16, sent=16 * now)}, answers=False)
+    assert {(verdict.ready, verdict.live) for verdict in verdicts} == {(True, True)}
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,18 @@ def test_probes_follow_the_state_and_a_stale_board_fails_them_all() -> None:
     board.assessed_at -= 61
     answer = client.get("/livez")
     assert (answer.status_code, "the supervisor has not looked for 61 s" in answer.text) == (503, True)
+    assert [client.get(f"/{name}").status_code for name in ("startupz", "readyz")] == [503, 503]
+
+
+def test_a_stale_state_is_neither_ready_nor_alive() -> None:
+    """/status does not contradict the probes; what was known besides stays, such as that the engine had started."""
+    board = Board(STATES["ready"], 60, time.monotonic())
+    client = TestClient(application(board))
+    assert EngineState.model_validate(client.get("/status").json()) == STATES["ready"]
+    board.assessed_at -= 61
+    state = EngineState.model_validate(client.get("/status").json())
+    assert (state.ready, state.live, state.reason) == (False, False, "the supervisor has not looked for 61 s")
+    assert (state.started, state.phase, state.since) == (True, "ready", STATES["ready"].since)
 
 
 def test_a_port_that_is_taken_is_an_error() -> None:

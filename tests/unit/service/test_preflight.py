@@ -15,7 +15,7 @@ import pytest
 
 from glm5_service.engine.inspect import Footprint, GgufFacts, Hyperparameters, ModelFacts, Placed
 from glm5_service.errors import FitError, SettingsError
-from glm5_service.preflight import allreduce, fit, host
+from glm5_service.preflight import allreduce, arguments, fit, host
 from glm5_service.preflight.check import check
 from glm5_service.preflight.host import Gpu, Host
 from glm5_service.preflight.report import Finding
@@ -46,11 +46,17 @@ GLM5 = GgufFacts(
         floats_sharded=78 * 64 * 448 * 512,
         # the indexer's small projections and the router
         floats_replicated=78 * 160 * 6144 + 75 * 256 * 6144,
+        # q_b in Q4_K, and the keys' half of kv_b_proj
+        packed_queries=78 * 64 * 256 * 2048 * 9 // 16,
+        floats_absorbed=78 * 64 * 192 * 512,
     ),
-    draft_weights=Footprint(packed_sharded=5 * GIB),
+    draft_weights=Footprint(
+        packed_sharded=5 * GIB, packed_queries=64 * 256 * 2048 * 9 // 16, floats_absorbed=64 * 192 * 512
+    ),
     hyperparameters=Hyperparameters(layers=78, kv_lora=512, rope_dim=64, indexer_dim=128),
     indexer_layers=78,
 )
+MTP = """--speculative-config '{"method":"mtp","num_speculative_tokens":2}'"""
 VERSIONS = {"glm5-service": "0.1.0", "glm5-vllm": "0.1.0", "vllm": "0.33.0"}
 
 
@@ -389,15 +395,58 @@ def test_fit_of_the_heaviest_pipeline_stage() -> None:
     "words", ["--decode-context-parallel-size 8", "--decode_context_parallel_size=8", "-dcp 8"]
 )
 def test_context_parallelism_shares_the_cache_out(tmp_path: Path, words: str) -> None:
-    """With the KV cache over eight ranks eight times the tokens fit, and a context that did not."""
+    """With the KV cache over eight ranks the tokens of eight fit beside the queries' rows, and a context that did not."""
     found = []
     for extra in ("", words):
         subject = _subject(tmp_path, **{"engine.max_model_len": 1048576, "engine.extra_args": extra})
         outcome = find("memory", subject).outcome
         assert subject.fit
-        found.append((outcome, subject.fit.kv_tokens))
+        found.append((outcome, subject.fit))
     assert [outcome for outcome, _ in found] == ["fail", "pass"]
-    assert found[1][1] == 8 * found[0][1]
+    alone, shared = (each.available - each.demand.total for _, each in found)
+    assert alone - shared == QUERIES_OF_ALL_RANKS
+    assert found[1][1].kv_tokens == shared // 100_152 * 8
+
+
+# seven shares more of q_b_proj, of 8: 78 layers, 64 heads of 256, 2048 inputs in Q4_K; and what the queries of all 64
+# heads are multiplied by: 78 layers of 64 x 192 x 512 bfloat16 values
+QUERIES_OF_ALL_RANKS = 1_288_175_616 + 981_467_136
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kv_ranks", "more"),
+    [
+        (8, 1, 0),
+        (8, 8, QUERIES_OF_ALL_RANKS),
+        (8, 2, 184_025_088 + 245_366_784),
+        (1, 1, 0),
+    ],
+)
+def test_ranks_that_share_a_cache_hold_the_queries_of_each_other(
+    ranks: int, kv_ranks: int, more: int
+) -> None:
+    """About 2 GiB a rank of GLM-5 over eight; nothing where each rank has a cache of its own."""
+    weights = GLM5.weights
+    assert weights.rank_bytes(ranks, 2, kv_ranks) - weights.rank_bytes(ranks, 2) == more
+
+
+def test_a_draft_model_holds_the_queries_of_other_ranks_too() -> None:
+    """Its block is one layer more than the 78."""
+    alone, shared = (
+        fit.demand(GLM5, "cuda", 8, 2, "auto", eager=False, with_draft=True, kv_ranks=count).weights
+        for count in (1, 8)
+    )
+    assert shared - alone == QUERIES_OF_ALL_RANKS * 79 // 78
+
+
+def test_an_older_inspection_has_no_queries() -> None:
+    """Without the finer figures the estimate is as it was."""
+    assert Footprint(packed_sharded=80, floats_sharded=40).rank_bytes(8, 2, 8) == 20
+
+
+def test_queries_in_float_count_by_their_type() -> None:
+    """Float rows take what a value takes."""
+    assert Footprint(floats_sharded=80, floats_queries=80).rank_bytes(8, 4, 2) == 80
 
 
 @pytest.mark.parametrize(
@@ -431,23 +480,114 @@ def test_numbers_among_extra_args_are_checked(tmp_path: Path, word: str) -> None
 def test_fit_counts_the_draft_model(tmp_path: Path) -> None:
     """The block for multi-token prediction takes memory, and KV cache as a layer, only where speculation loads it."""
     found = []
-    for words in ("", "--speculative-config {}", "-sc={}"):
+    for words in ("", MTP):
         subject = _subject(tmp_path, **{"engine.extra_args": words})
         find("memory", subject)
         assert subject.fit
         found.append((subject.fit.demand.weights, subject.fit.demand.kv_per_token))
-    assert found[1] == found[2] == (found[0][0] + 5 * GIB // 8, found[0][1] + 1152 + 132)
+    assert found[1] == (found[0][0] + 5 * GIB // 8, found[0][1] + 1152 + 132)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_loaded"),
+    [
+        (MTP, True),
+        ("""-sc='{"method":"mtp"}' """, True),
+        ("--speculative_config.method mtp --speculative-config.num_speculative_tokens 2", True),
+        ("--spec-method=mtp --spec-tokens 2", True),
+        ("-sc.method deepseek_mtp", True),
+        ("-sc.method glm4_moe_mtp", True),
+        ("""--speculative-config '{"method":"ngram","num_speculative_tokens":4}' """, False),
+        (f"{MTP} --speculative-config.method ngram", False),
+        ("-sc.method mtp -sc.model /models/draft", False),
+        ("--spec-method eagle3 --spec-model /models/draft", False),
+        ("--speculative-config {}", False),
+        ("", False),
+    ],
+)
+def test_only_multi_token_prediction_loads_the_files_own_block(
+    tmp_path: Path, words: str, is_loaded: bool
+) -> None:
+    """Other ways to speculate need no block, so a file without one serves with them."""
+    subject = _subject(tmp_path, **{"engine.extra_args": words})
+    find("memory", subject)
+    assert subject.fit
+    assert (subject.fit.demand.kv_per_token > 100_152) is is_loaded
+
+
+def test_a_speculative_config_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    """The flag and its value are named before the start, and how to write it."""
+    finding = find("memory", _subject(tmp_path, **{"engine.extra_args": "--speculative-config mtp"}))
+    said = "--speculative-config in engine.extra_args: mtp; expected a JSON object"
+    assert (finding.outcome, finding.exit_code, said in finding.found) == ("fail", 2, True), finding
 
 
 def test_draft_model_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
     """Multi-token prediction is refused before the start where the file has no block for it."""
     path = str(Path(__file__).parents[3] / "service" / "demo_model")
-    wishes = {"model.path": path, "engine.extra_args": '--speculative-config {"method":"mtp"}'}
-    found = {name: find("model", _subject(tmp_path, **{**wishes, **change})) for name, change in
-             {"with": {}, "without": {"engine.extra_args": ""}}.items()}  # fmt: skip
+    found = {
+        words: find("model", _subject(tmp_path, **{"model.path": path, "engine.extra_args": words}))
+        for words in (MTP, "-sc.method ngram", "")
+    }
+    assert (found[MTP].outcome, found[MTP].exit_code) == ("fail", 4)
+    assert "no whole block for it: no block" in found[MTP].found
+    assert (found["-sc.method ngram"].outcome, found[""].outcome) == ("pass", "pass")
 
-    assert (found["with"].outcome, found["with"].exit_code, found["without"].outcome) == ("fail", 4, "pass")
-    assert "no whole block for it: no block" in found["with"].found
+
+def _weights(subject: Subject, sharded: int) -> Subject:
+    weights = GLM5.weights.model_copy(update={"packed_sharded": sharded})
+    subject.model = ModelFacts(path=GLM5.path, gguf=GLM5.model_copy(update={"weights": weights}))
+    return subject
+
+
+@pytest.mark.parametrize(
+    ("room", "words", "outcome", "said"),
+    [
+        (6.0, "", "pass", "KV cache for"),
+        # what is guessed takes 4 GiB
+        (3.0, "", "warn", "0 do Lower engine.max_model_len (chart: engine.contextLength) or set engine.enforce_eager."),
+        (-0.1, "", "fail", "the model does not fit on a GPU"),
+        (-0.1, "--gpu-memory-utilization 0.97", "warn", "for --gpu-memory-utilization in engine.extra_args decides"),
+        (-0.1, "--config /etc/vllm.yaml", "warn", "for --config in engine.extra_args decides"),
+        (-0.1, "--cpu-offload-gb=20 -dp 2", "warn", "for --cpu-offload-gb, --data-parallel-size in engine.extra_args"),
+        (-300.0, "-tp 8", "warn", "by the settings the model does not fit on a GPU"),
+    ],
+)  # fmt: skip
+def test_only_arithmetic_refuses_a_model(
+    tmp_path: Path, room: float, words: str, outcome: str, said: str
+) -> None:
+    """A model is refused where it cannot fit whatever little the guessed parts take, and no flag decides it elsewhere."""
+    settings = {"engine.extra_args": words, "engine.max_model_len": 8192, "engine.tensor_parallel_size": 1}
+    bare = _weights(_subject(tmp_path, **settings), 0)
+    find("memory", bare)
+    assert bare.fit
+    free = int(GPU.total_bytes * 0.92) - bare.fit.demand.exact
+    finding = find("memory", _weights(_subject(tmp_path, **settings), free - int(room * GIB)))
+    assert (finding.outcome, said in _text(finding)) == (outcome, True), finding
+    assert finding.exit_code == (5 if outcome == "fail" else 0)
+
+
+@pytest.mark.parametrize("flag", sorted(arguments.ELSEWHERE))
+def test_an_estimate_of_something_else_refuses_nothing(tmp_path: Path, flag: str) -> None:
+    """With any flag that decides memory in the place of a setting, only the engine can tell."""
+    settings = {"engine.extra_args": f"{flag}=x", "engine.tensor_parallel_size": 4}
+    assert find("memory", _subject(tmp_path, **settings)).outcome == "warn"
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome", "said"),
+    [
+        ("--seed 3", "pass", "1 flags in engine.extra_args"),
+        ("--disable-log-stats", "warn", "with --disable-log-stats there are no metrics of vLLM's"),
+        ("--api_server_count=2", "warn", "Leave --api-server-count out of engine.extra_args."),
+    ],
+)
+def test_arguments_that_blind_the_service_are_pointed_out(
+    tmp_path: Path, words: str, outcome: str, said: str
+) -> None:
+    """What is lost with a flag is said before the start, and nobody is stopped."""
+    finding = find("arguments", _subject(tmp_path, **{"engine.extra_args": words}))
+    assert (finding.outcome, said in _text(finding)) == (outcome, True), finding
 
 
 def test_cpu_fit_counts_the_kv_cache() -> None:

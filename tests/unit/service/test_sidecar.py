@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from glm5_service.engine.server import Board
+from glm5_service.engine.server import application as supervisor
 from glm5_service.rundir import (
     Attestation,
     CanaryState,
@@ -199,6 +202,22 @@ def test_without_the_supervisor_the_last_written_state_is_shown(tmp_path: Path) 
     assert samples["glm5_engine_phase", "ready"] == 1
     assert samples["glm5_sidecar_scrape_success", "supervisor"] == 0
     assert ("glm5_staging_rate_bytes_per_second",) not in samples
+
+
+@pytest.mark.parametrize(("age", "value"), [(0, 1), (61, 0)], ids=["fresh", "stale"])
+def test_a_supervisor_that_stands_still_vouches_for_nothing(tmp_path: Path, age: float, value: int) -> None:
+    """The page says ready and alive as long as the probes do, whatever the last state was."""
+    board = Board(STATE, 60, time.monotonic() - age)
+    transport = httpx.ASGITransport(app=supervisor(board))
+
+    async def ask() -> Scraped:
+        scraper = Scraper(RunDir(tmp_path), "http://supervisor", "http://127.0.0.1:9", 1.0)
+        scraper._client = httpx.AsyncClient(transport=transport)
+        return await scraper.scrape()
+
+    samples = _samples(page(asyncio.run(ask())))
+    assert samples["glm5_sidecar_scrape_success", "supervisor"] == 1
+    assert (samples["glm5_engine_ready",], samples["glm5_engine_live",]) == (value, value)
 
 
 def test_reference_page_is_current() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,12 @@ import psutil
 import pytest
 
 from glm5_service.engine.command import EngineCommand
+from glm5_service.engine.inspect import ModelFacts
+from glm5_service.engine.serve import run
 from glm5_service.engine.supervisor import Launch, Supervisor
+from glm5_service.errors import EngineError
+from glm5_service.preflight.check import Cleared
+from glm5_service.preflight.report import Report
 from glm5_service.rundir import EngineState
 from glm5_service.settings import Settings
 from tests.support.glm5_command import PATIENCE_SECONDS, wait_for_json
@@ -131,7 +137,7 @@ def test_an_engine_does_not_outlive_a_fault_of_its_supervisor(
 
     async def run() -> None:
         task = asyncio.create_task(Supervisor(launch, settings).run())
-        while not started.exists():
+        while not (started.exists() and started.read_text()):
             await asyncio.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(RuntimeError, match="a fault"):
@@ -182,6 +188,48 @@ def test_a_start_says_at_once_that_nothing_is_ready(tmp_path: Path) -> None:
         assert serving.engine_json()["phase"] == "stopped"
     finally:
         serving.stop()
+
+
+def _taken_port(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    holder = socket.socket()
+    holder.bind((settings.health.host, settings.health.port))
+    holder.listen()
+    monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda _held=holder: None)
+
+
+def _no_program(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    command = EngineCommand(("/nowhere/python",), {}, {})
+    monkeypatch.setattr("glm5_service.engine.serve.engine_command", lambda *arguments: command)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "reason"),
+    [
+        (_taken_port, EngineError, "the health server cannot listen"),
+        (_no_program, FileNotFoundError, "internal error: FileNotFoundError"),
+    ],
+    ids=["port taken after the checks", "engine cannot be started"],
+)
+def test_a_start_that_fails_after_the_checks_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[pytest.MonkeyPatch, Settings], None],
+    error: type[Exception],
+    reason: str,
+) -> None:
+    """Where no look at the engine is ever written, the state is failed with the reason, and not preflight for ever."""
+    health = {"host": "127.0.0.1", "port": free_port()}
+    paths = {"run_dir": tmp_path, "cache_dir": tmp_path / "cache", "model": {"path": tmp_path / "m.gguf"}}
+    settings = Settings.model_validate({**paths, "health": health})
+    cleared = Cleared(ModelFacts(path=tmp_path / "m.gguf"), "cpu", None)
+    monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda: None)
+    monkeypatch.setattr("glm5_service.engine.serve.clear", lambda settings: (Report(findings=[]), cleared))
+    fault(monkeypatch, settings)
+    with pytest.raises(error):
+        run(settings)
+    state = json.loads((tmp_path / "engine.json").read_text())
+    assert (state["phase"], state["condition"], state["live"]) == ("failed", "not_started", False)
+    assert reason in state["reason"]
 
 
 def test_engine_ends_with_a_killed_supervisor(serve: Serve) -> None:
