@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -19,16 +20,19 @@ import psutil
 import pytest
 
 from glm5_service.engine.vllm_api import parse_steps
+from glm5_service.rundir import write_text
+from tests.support.glm5_command import PATIENCE_SECONDS
 from tests.support.results import FAULT_PAGE, RESULTS, fault_table, record
-from tests.support.serving import Serving, start_serving
+from tests.support.serving import START_SECONDS, Serving, start_serving, suspended
 
 pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "service" / "demo_model"
 INJECTION = ROOT / "tests" / "support" / "fault_injection"
-# limits are a tenth of the defaults and less, so that every fault fits into seconds
-STALL_SECONDS, IDLE_SECONDS, CANARY_SECONDS, FAILURES = 10.0, 2.0, 4.0, 2
+# far below the defaults, so that every fault fits into seconds, and above the pauses of a busy machine
+STALL_SECONDS, IDLE_SECONDS, CANARY_SECONDS, FAILURES = 20.0, 1.0, 10.0, 2
+STOP_SECONDS = 30.0
 SETTINGS = (
     f"health.stall_seconds={STALL_SECONDS}",
     f"health.canary_idle_seconds={IDLE_SECONDS}",
@@ -37,11 +41,12 @@ SETTINGS = (
     "health.poll_seconds=0.5",
     "drain.endpoint_grace_seconds=0",
     "drain.limit_seconds=0",
+    f"engine.stop_timeout_seconds={STOP_SECONDS}",
     "engine.max_model_len=1024",
     "engine.extra_args=--middleware faulty_metrics.FaultyMetrics",
 )
 # between canaries after a failure, and what a loaded test machine adds to any wait
-RETRY_SECONDS, SLACK_SECONDS = 5.0, 15.0
+RETRY_SECONDS, SLACK_SECONDS = 5.0, 60.0
 # a compilation longer than every other limit; the recorded run takes the 90 s that were seen in the field
 COMPILE_SECONDS = float(os.environ.get("COMPILE_STALL_SECONDS", STALL_SECONDS * 1.5))
 
@@ -88,22 +93,14 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
         FAULT_PAGE.write_text(fault_table(json.loads((RESULTS / "health-faults.json").read_text())))
 
 
-def _process(serving: Serving, title: str) -> psutil.Process:
-    """The engine's process of that title, such as EngineCore."""
-    pid = serving.status()["pid"]
-    for child in psutil.Process(pid).children(recursive=True):
-        if child.name().startswith(f"VLLM::{title}"):
-            return child
-    raise AssertionError(f"no process {title}")
-
-
 def _asks(serving: Serving) -> Callable[[], list[bytes]]:
     """A streaming request in the background; call the result to wait for its lines."""
     lines: list[bytes] = []
+    url = f"{serving.api}/v1/completions"
     body = {"model": "glm-5", "prompt": "hello", "max_tokens": 40, "stream": True, "ignore_eos": True}
 
     def ask() -> None:
-        with httpx.stream("POST", f"{serving.api}/v1/completions", json=body, timeout=300) as answer:
+        with httpx.stream("POST", url, json=body, timeout=START_SECONDS) as answer:
             lines.extend(line.encode() for line in answer.iter_lines() if line)
 
     thread = threading.Thread(target=ask)
@@ -123,14 +120,13 @@ def _first(serving: Serving, probe: str, status: int) -> float:
 def test_hang_of_an_idle_core_is_found_and_may_heal(faults: Faults) -> None:
     """A stopped engine core without work fails readiness at the first canary, liveness at the last, then recovers."""
     serving = faults.engine()
-    core = _process(serving, "EngineCore")
-    core.suspend()
-    unready = _first(serving, "readyz", 503)
-    dead = unready + _first(serving, "livez", 503)
-    assert serving.probe("livez")[1]["reason"].startswith(
-        "2 canaries in a row gave no token: no answer in 4 s"
-    )
-    core.resume()
+    with suspended(serving.engine_process("EngineCore")):
+        unready = _first(serving, "readyz", 503)
+        dead = unready + _first(serving, "livez", 503)
+        reason = serving.probe("livez")[1]["reason"]
+    said = re.match(rf"(\d+) canaries in a row gave no token: no answer in {CANARY_SECONDS:g} s", reason)
+    assert said, reason
+    assert int(said[1]) >= FAILURES
     healed = serving.until_ready()
     faults.note(
         "engine core hangs (SIGSTOP), idle", "found by the canary", unready=unready, dead=dead, healed=healed
@@ -142,13 +138,11 @@ def test_hang_of_an_idle_core_is_found_and_may_heal(faults: Faults) -> None:
 def test_hang_with_queued_work_is_found_and_may_heal(faults: Faults, title: str) -> None:
     """A stopped process with work queued fails readiness at half the stall limit, liveness at the limit."""
     serving = faults.engine()
-    victim = _process(serving, title)
-    victim.suspend()
-    wait = _asks(serving)
-    unready = _first(serving, "readyz", 503)
-    dead = unready + _first(serving, "livez", 503)
-    assert "no engine step was seen" in serving.probe("livez")[1]["reason"]
-    victim.resume()
+    with suspended(serving.engine_process(title)):
+        wait = _asks(serving)
+        unready = _first(serving, "readyz", 503)
+        dead = unready + _first(serving, "livez", 503)
+        serving.until(lambda: "no engine step was seen" in serving.probe("livez")[1]["reason"])
     healed = serving.until_ready()
     assert wait()[-1] == b"data: [DONE]"
     faults.note(
@@ -161,12 +155,20 @@ def test_hang_with_queued_work_is_found_and_may_heal(faults: Faults, title: str)
     assert dead <= STALL_SECONDS + SLACK_SECONDS
 
 
+def _slowed(serving: Serving, seconds: float, *, mark: bool) -> Callable[[], list[bytes]]:
+    """As `_asks`, with a kernel that is slow for this request and not for a canary before it."""
+    with suspended(serving.engine_process("EngineCore")):
+        wait = _asks(serving)
+        serving.until(lambda: serving.gate()["running"] == 1)
+        write_text(serving.run_dir / "slow.json", json.dumps({"seconds": seconds, "mark": mark}))
+    return wait
+
+
 def test_compilation_is_no_hang(faults: Faults) -> None:
     """A kernel that compiles for longer than every limit costs neither readiness nor liveness."""
     serving = faults.engine()
     before = serving.status()["compiles"]["running_seconds"]
-    (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": COMPILE_SECONDS, "mark": True}))
-    wait = _asks(serving)
+    wait = _slowed(serving, COMPILE_SECONDS, mark=True)
     started, said = time.monotonic(), set()
     while time.monotonic() - started < COMPILE_SECONDS:
         said |= {(name, serving.probe(name)[0]) for name in ("readyz", "livez")}
@@ -176,7 +178,9 @@ def test_compilation_is_no_hang(faults: Faults) -> None:
     assert said >= {("readyz", 200), ("livez", 200), ("condition", "compiling_kernel")}
     assert ("readyz", 503) not in said
     assert ("livez", 503) not in said
-    assert serving.status()["compiles"]["running_seconds"] - before == pytest.approx(COMPILE_SECONDS, abs=3)
+    # from look to look, and a busy machine looks late
+    counted = serving.status()["compiles"]["running_seconds"] - before
+    assert counted == pytest.approx(COMPILE_SECONDS, abs=STALL_SECONDS / 2)
     faults.note(
         f"kernel compiles for {COMPILE_SECONDS:g} s, a request queued",
         "no fault",
@@ -189,10 +193,10 @@ def test_compilation_is_no_hang(faults: Faults) -> None:
 def test_slow_kernel_without_a_compilation_is_a_hang(faults: Faults) -> None:
     """The same wait without the mark is found, so the test above can fail."""
     serving = faults.engine()
-    (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": STALL_SECONDS * 1.5, "mark": False}))
-    wait = _asks(serving)
+    wait = _slowed(serving, PATIENCE_SECONDS, mark=False)
     unready = _first(serving, "readyz", 503)
     dead = unready + _first(serving, "livez", 503)
+    (serving.run_dir / "slow-over").touch()
     healed = serving.until_ready()
     assert wait()[-1] == b"data: [DONE]"
     faults.note(
@@ -210,7 +214,7 @@ def test_metrics_that_cannot_be_read_kill_nobody(faults: Faults, fault: str) -> 
     """Without vLLM's counters a working engine stays ready and live on the word of its canary."""
     serving = faults.engine()
     path = serving.run_dir / "metrics-fault"
-    path.write_text(fault)
+    write_text(path, fault)
     passed = serving.status()["canary"]["passed"]
     said: set[tuple[str, int]] = set()
 
@@ -260,15 +264,16 @@ def test_client_that_does_not_read_is_no_hang(faults: Faults) -> None:
     serving.until_ready()
 
     def queued() -> int:
-        page = httpx.get(f"{serving.api}/metrics", headers=serving.internal(), timeout=30).text
-        return parse_steps(page).pending
+        page = httpx.get(f"{serving.api}/metrics", headers=serving.internal(), timeout=PATIENCE_SECONDS).text
+        steps = parse_steps(page)
+        return steps.pending if steps else 0
 
     # more than the buffers of both ends take
-    wish = {"model": "glm-5", "prompt": "hello", "max_tokens": 1000, "n": 16, "logprobs": 20}
+    wish = {"model": "glm-5", "prompt": "hello", "max_tokens": 400, "n": 16, "logprobs": 20}
     body = json.dumps(wish | {"stream": True, "ignore_eos": True}).encode()
     with closing(_connection(serving, body, len(body))):
         serving.until(lambda: queued() > 0)
-        serving.until(lambda: queued() == 0)
+        serving.until(lambda: queued() == 0, START_SECONDS)
         _stays_well(serving)
         assert serving.gate()["running"] == 1
     faults.note("a client does not read its answer", "no fault", unready=None, dead=None, healed=None)
@@ -282,7 +287,7 @@ def test_missing_attestation_costs_readiness_only(faults: Faults) -> None:
     path.unlink()
     unready = _first(serving, "readyz", 503)
     assert (serving.status()["condition"], serving.probe("livez")[0]) == ("backend_not_attested", 200)
-    path.write_text(kept)
+    write_text(path, kept)
     healed = serving.until_ready()
     faults.note(
         "attestation of a rank is missing", "not ready, alive", unready=unready, dead=None, healed=healed
@@ -294,14 +299,14 @@ def test_attestation_of_another_backend_costs_readiness_only(faults: Faults) -> 
     serving = faults.engine()
     path = serving.run_dir / "attention" / "rank-0.json"
     kept = path.read_text()
-    path.write_text(json.dumps(json.loads(kept) | {"backend": "FLASHMLA"}))
+    write_text(path, json.dumps(json.loads(kept) | {"backend": "FLASHMLA"}))
     unready = _first(serving, "readyz", 503)
     assert (
         serving.probe("readyz")[1]["reason"]
         == "rank 0 runs attention backend FLASHMLA; expected TORCH_MLA_SPARSE"
     )
     assert (serving.status()["phase"], serving.probe("livez")[0]) == ("failed", 200)
-    path.write_text(kept)
+    write_text(path, kept)
     healed = serving.until_ready()
     faults.note(
         "a rank attests another backend", "not ready, alive", unready=unready, dead=None, healed=healed
@@ -311,11 +316,9 @@ def test_attestation_of_another_backend_costs_readiness_only(faults: Faults) -> 
 def test_hung_api_server_is_found(faults: Faults) -> None:
     """An API server that answers nothing fails the canary like an engine that computes nothing."""
     serving = faults.engine()
-    server = psutil.Process(serving.status()["pid"])
-    server.suspend()
-    unready = _first(serving, "readyz", 503)
-    dead = unready + _first(serving, "livez", 503)
-    server.resume()
+    with suspended(psutil.Process(serving.status()["pid"])):
+        unready = _first(serving, "readyz", 503)
+        dead = unready + _first(serving, "livez", 503)
     healed = serving.until_ready()
     faults.note(
         "API server hangs (SIGSTOP), idle", "found by the canary", unready=unready, dead=dead, healed=healed
@@ -326,12 +329,11 @@ def test_hung_api_server_is_found(faults: Faults) -> None:
 def test_dead_core_behind_a_living_api_server_is_found(faults: Faults) -> None:
     """While the API server cannot notice that its engine died, the missing process is enough."""
     serving = faults.engine()
-    core, server = _process(serving, "EngineCore"), psutil.Process(serving.status()["pid"])
-    server.suspend()
-    core.kill()
-    dead = _first(serving, "livez", 503)
-    assert "EngineCore" in serving.probe("livez")[1]["reason"]
-    server.resume()
+    core = serving.engine_process("EngineCore")
+    with suspended(psutil.Process(serving.status()["pid"])):
+        core.kill()
+        dead = _first(serving, "livez", 503)
+        assert "EngineCore" in serving.probe("livez")[1]["reason"]
     ended = serving.until(lambda: serving.process.poll() is not None)
     assert serving.process.returncode == 6
     faults.note(
@@ -346,7 +348,7 @@ def test_killed_process_ends_the_engine(faults: Faults, title: str) -> None:
     serving = faults.engine()
     family = [psutil.Process(serving.status()["pid"])]
     family += family[0].children(recursive=True)
-    victim = _process(serving, title)
+    victim = serving.engine_process(title)
     started = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
     dead = serving.until(lambda: serving.probe("livez")[0] in (503, 0))
@@ -356,4 +358,4 @@ def test_killed_process_ends_the_engine(faults: Faults, title: str) -> None:
     assert serving.engine_json()["phase"] == "failed"
     assert [process.pid for process in family if process.is_running()] == []
     faults.note(f"{title} killed (SIGKILL)", "process is missing", unready=dead, dead=dead, ended=ended)
-    assert ended <= 30
+    assert ended <= STOP_SECONDS + SLACK_SECONDS

@@ -9,6 +9,7 @@ import pytest
 from glm5_service.engine.inspect import inspect_model
 from glm5_service.preflight import allreduce, fit
 from tests.support.engine import EngineRun, log_facts, run_engine
+from tests.support.glm5_command import PATIENCE_SECONDS
 from tests.support.results import record
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import TinySpec
@@ -52,5 +53,5 @@ def test_memory_is_estimated_within_5_percent(
 
 def test_all_reduce_of_real_ranks() -> None:
     """Two processes with torch add up their vectors, through gloo where there is no GPU."""
-    outcome = allreduce.run(2, "gloo", 120)
+    outcome = allreduce.run(2, "gloo", PATIENCE_SECONDS)
     assert outcome.error is None

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
+from glm5_service.rundir import write_text
 from tests.support.chart import ROOT
 from tests.support.glm5_command import PATIENCE_SECONDS, glm5, start_glm5
 from tests.support.load import Load
 from tests.support.prometheus import Daemon, Post, Prometheus, start_alertmanager, start_prometheus, until
 from tests.support.results import RESULTS
 from tests.support.rules import rendered, write_rules
-from tests.support.serving import Serving, free_port, start_serving
+from tests.support.serving import Serving, free_port, start_serving, suspended
 from tests.support.staging.fault_server import FaultServer, running
 
 MODEL = ROOT / "service" / "demo_model"
@@ -188,56 +188,49 @@ def load(pod: Pod) -> None:
     with Load(serving.api, users=4, max_tokens=24) as users:
         until(lambda: users.finished >= 16, "16 requests")
         big = {"model": "glm-5", "prompt": "x" * 30_000}
-        assert httpx.post(f"{serving.api}/v1/completions", json=big, timeout=60).status_code == 413
+        answer = httpx.post(f"{serving.api}/v1/completions", json=big, timeout=PATIENCE_SECONDS)
+        assert answer.status_code == 413
         _compile(pod, serving)
     assert users.errors == []
 
 
 def _compile(pod: Pod, serving: Serving) -> None:
-    (serving.run_dir / "slow.json").write_text(json.dumps({"seconds": 10, "mark": True}))
+    fault = {"seconds": PATIENCE_SECONDS, "mark": True}
+    write_text(serving.run_dir / "slow.json", json.dumps(fault))
     pod.seen("glm5_kernel_compiling == 1")
+    (serving.run_dir / "slow-over").touch()
     until(lambda: pod.prometheus.value("glm5_kernel_compiling == 0") is not None, "compiled")
 
 
 def hurt(pod: Pod) -> None:
     """Faults one after the other, each until its alert fires, each healed before the next."""
     serving = pod.serving
-    core = _core(serving)
 
-    core.suspend()
-    waiting = _ask(serving, 8)
-    pod.fires("GLM5EngineStalled")
-    pod.fires("GLM5NotReady")
-    core.resume()
+    # idle at first, when only the canary can tell
+    with suspended(serving.engine_process("EngineCore")):
+        pod.fires("GLM5CanaryFailing")
+        waiting = _ask(serving, 8)
+        pod.fires("GLM5EngineStalled")
+        pod.fires("GLM5NotReady")
     waiting()
     serving.until_ready()
 
-    core.suspend()
-    pod.fires("GLM5CanaryFailing")
-    core.resume()
-    serving.until_ready()
-
-    (serving.run_dir / "metrics-fault").write_text("gone")
+    write_text(serving.run_dir / "metrics-fault", "gone")
     pod.fires("GLM5EngineMetricsMissing")
     (serving.run_dir / "metrics-fault").unlink()
 
     path = serving.run_dir / "attention" / "rank-0.json"
     kept = path.read_text()
-    path.write_text(json.dumps(_attested_on_a_gpu()))
+    write_text(path, json.dumps(_attested_on_a_gpu()))
     pod.fires("GLM5WrongBackend")
     pod.fires("GLM5EngineFailed")
     until(lambda: pod.delivered("GLM5WrongBackend", "firing"), "the alert at the webhook")
-    path.write_text(kept)
+    write_text(path, kept)
     serving.until_ready()
     pod.seen(
         "min_over_time(glm5_engine_ready[5s]) == 1 and on (pod) min_over_time(glm5_attention_backend_match[5s]) == 1"
     )
     pod.healed = time.time()
-
-
-def _core(serving: Serving) -> psutil.Process:
-    children = psutil.Process(serving.status()["pid"]).children(recursive=True)
-    return next(child for child in children if child.name().startswith("VLLM::EngineCore"))
 
 
 def _attested_on_a_gpu() -> dict[str, Any]:
@@ -265,19 +258,21 @@ def _ask(serving: Serving, tokens: int) -> Callable[[], None]:
 def end(pod: Pod) -> None:
     """Told to stop with a request that outlasts the drain; then the supervisor is gone, then the sidecar."""
     serving = pod.serving
-    # so many tokens that no machine has them all before the drain's limit
-    waiting = _ask(serving, 1000)
-    serving.until(lambda: serving.status()["traffic"]["running"] == 1)
-    serving.process.send_signal(signal.SIGTERM)
+    # an engine that stands still ends no request before the drain's limit
+    with suspended(serving.engine_process("EngineCore")):
+        waiting = _ask(serving, 1000)
+        serving.until(lambda: serving.gate()["running"] == 1)
+        serving.process.send_signal(signal.SIGTERM)
+        serving.until(lambda: serving.engine_json()["drain"])
     waiting()
     assert serving.process.wait(PATIENCE_SECONDS) == 0
     drained = serving.engine_json()["drain"]
     assert drained["aborted"] == 1, drained
     pod.fires("GLM5DrainAborted")
     _start_again(pod)
-    pod.ended = time.time()
     pod.sidecar.terminate()
     pod.fires("GLM5SidecarDown")
+    pod.ended = time.time()
 
 
 def _start_again(pod: Pod) -> None:

@@ -39,7 +39,7 @@ class Completion:
     cached_tokens: int
 
 
-def run_engine(run: EngineRun, folder: Path, timeout_seconds: float = 400) -> list[list[Completion]]:
+def run_engine(run: EngineRun, folder: Path, timeout_seconds: float = 900) -> list[list[Completion]]:
     """Completions of every round, in the order of the prompts. Raises AssertionError with the log's end on failure."""
     spec, out = folder / "spec.json", folder / "out.json"
     spec.write_text(json.dumps(asdict(run)))

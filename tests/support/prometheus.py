@@ -73,7 +73,7 @@ class Daemon:
 
     def get(self, path: str, **parameters: object) -> Any:
         """What its API answers."""
-        answer = httpx.get(f"http://{self.address}/api/{path}", params=parameters, timeout=60)  # type: ignore[arg-type]
+        answer = httpx.get(f"http://{self.address}/api/{path}", params=parameters, timeout=PATIENCE_SECONDS)  # type: ignore[arg-type]
         assert answer.status_code == 200, f"{parameters}: {answer.text[:500]}"
         return answer.json()
 

@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.support.glm5_command import PATIENCE_SECONDS, start_glm5
 
 # 25 s on two idle cores; a machine that does much else besides takes minutes
 START_SECONDS = float(os.environ.get("ENGINE_START_SECONDS", "600"))
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on now, and never the same one twice: who got it may listen much later."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
+
+
+@contextlib.contextmanager
+def suspended(process: psutil.Process) -> Iterator[None]:
+    """The process stands still meanwhile (SIGSTOP); it may be killed."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 @dataclass
@@ -53,6 +72,15 @@ class Serving:
         state: dict[str, Any] = json.loads((self.run_dir / "engine.json").read_text())
         return state
 
+    def engine_process(self, title: str) -> psutil.Process:
+        """The engine's process of that title, such as EngineCore."""
+        for child in psutil.Process(self.status()["pid"]).children(recursive=True):
+            # not every child lasts
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name().startswith(f"VLLM::{title}"):
+                    return child
+        raise AssertionError(f"no process {title}")
+
     def internal(self) -> dict[str, str]:
         """The header that opens the API's inner routes."""
         return {"X-Glm5-Internal": (self.run_dir / "internal-token").read_text()}
@@ -72,7 +100,13 @@ class Serving:
 
     def until_ready(self, timeout: float = START_SECONDS) -> float:
         """Wait until /readyz is 200, by default for as long as a real engine may take to start."""
-        return self.until(lambda: self.probe("readyz")[0] == 200, timeout)
+
+        def is_ready() -> bool:
+            ended = self.process.poll()
+            assert ended is None, f"ended with {ended}: {self.log()[-3000:]}"
+            return self.probe("readyz")[0] == 200
+
+        return self.until(is_ready, timeout)
 
     def log(self) -> str:
         """What it and its engine have said."""
@@ -88,7 +122,7 @@ class Serving:
 
 def _get(port: int, path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
     # not httpx, which reads all certificate authorities for every new client
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_MARK = "__glm5_original__"
+_ORIGINAL, _MAKERS = "__glm5_original__", "__glm5_makers__"
 
 
 class PatchTargetMissingError(RuntimeError):
@@ -17,7 +17,9 @@ class PatchTargetMissingError(RuntimeError):
 
 
 def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Set `owner.name` to `make(original)` once; a second call finds its own work and returns.
+    """Set `owner.name` to `make(what is there)` once; a second call with `make` finds its own work and returns.
+
+    Another patch of the same attribute goes around this one.
 
     Raises:
         PatchTargetMissingError: there is no such attribute.
@@ -29,16 +31,20 @@ def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> None
             f"nothing to patch at {where}.{name}; expected it in the tested versions. "
             "Install a tested vLLM and vllm-gguf-plugin, or a newer glm5-vllm."
         )
-    if _MARK in vars(current):
+    maker = f"{make.__module__}.{make.__qualname__}"
+    makers = vars(current).get(_MAKERS, ())
+    if maker in makers:
         return
     replacement = make(current)
-    setattr(replacement, _MARK, current)
+    # after `make`, whose functools.wraps copies the marks of what it wraps
+    setattr(replacement, _MAKERS, (*makers, maker))
+    setattr(replacement, _ORIGINAL, current)
     setattr(owner, name, replacement)
 
 
 def original_of(patched: Any) -> Any:
     """What stood there before `replace_attribute`."""
-    return getattr(patched, _MARK)
+    return getattr(patched, _ORIGINAL)
 
 
 def apply_all() -> None:

@@ -12,12 +12,18 @@ class FaultyMetrics:
 
     def __init__(self, app):
         self.app = app
-        self.fault = Path(os.environ["GLM5_RUN_DIR"]) / "metrics-fault"
+        self.path = Path(os.environ["GLM5_RUN_DIR"]) / "metrics-fault"
 
     async def __call__(self, scope, receive, send):
-        if scope.get("path") == "/metrics" and self.fault.exists():
-            if self.fault.read_text() == "slow":
+        if scope.get("path") == "/metrics" and (fault := self._fault()):
+            if fault == "slow":
                 await asyncio.sleep(60)
             await Response(status_code=500)(scope, receive, send)
             return
         await self.app(scope, receive, send)
+
+    def _fault(self):
+        try:
+            return self.path.read_text()
+        except FileNotFoundError:
+            return ""

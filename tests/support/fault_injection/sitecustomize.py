@@ -1,8 +1,10 @@
 """Faults inside the real engine's processes, for tests: put this folder on PYTHONPATH of the engine.
 
-`slow.json` in the run directory makes the next attention call wait `seconds`, as a compilation if `mark` says so.
+`slow.json` in the run directory makes the next attention call wait `seconds` or until `slow-over` is there, as a
+compilation if `mark` says so.
 """
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import json
@@ -24,14 +26,19 @@ def _slow_down(implementation):
             path.unlink()
             from glm5_vllm import compile_marks
 
-            if fault["mark"]:
-                with compile_marks.compiling("slow_kernel"):
-                    time.sleep(fault["seconds"])
-            else:
-                time.sleep(fault["seconds"])
+            mark = compile_marks.compiling("slow_kernel") if fault["mark"] else contextlib.nullcontext()
+            with mark:
+                _wait(fault["seconds"], path.with_name("slow-over"))
         return original(self, *args, **kwargs)
 
     implementation.forward_mqa = forward_mqa
+
+
+def _wait(seconds, over):
+    over.unlink(missing_ok=True)  # of an earlier fault
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not over.exists():
+        time.sleep(0.05)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -9,12 +9,17 @@ import torch
 from vllm.model_executor.layers import linear
 from vllm_gguf_plugin.quantization.linear import GGUFLinearMethod
 
-from glm5_vllm.patches import gguf_layer_rank
+from glm5_vllm.patches import gguf_layer_rank, gguf_replicated_linear
 from glm5_vllm.patches.gguf_expert_grid import GRID_Z, _in_launches_that_fit
 
 ROW = 3
 # of a quantised row, in bytes
 COLUMNS = 18
+LAYERS = {
+    "column": linear.ColumnParallelLinear,
+    "group of a decode context": linear.DCPGroupColumnParallelLinear,
+    "replicated": linear.ReplicatedLinear,
+}
 
 
 @pytest.mark.parametrize(
@@ -54,17 +59,18 @@ class _Quantised:
 
 
 @pytest.mark.parametrize(("ranks", "context_ranks"), [(2, 1), (2, 2), (4, 2), (8, 8)])
-@pytest.mark.parametrize("kind", ["column", "group of a decode context", "joined"])
+@pytest.mark.parametrize("kind", ["column", "group of a decode context", "joined", "replicated"])
 def test_a_rank_has_the_rows_that_its_layer_says(
     kind: str, ranks: int, context_ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quantised layer is cut as the same layer with float weights: by rank, by group of ranks, part by part."""
+    """A quantised layer is cut as the same layer with float weights: by rank, by group of ranks, part by part, or not."""
     gguf_layer_rank.apply()
+    gguf_replicated_linear.apply()
     parallel = SimpleNamespace(decode_context_parallel_size=context_ranks)
     config = SimpleNamespace(parallel_config=parallel, compilation_config=SimpleNamespace(custom_ops=[]))
     monkeypatch.setattr(linear, "get_current_vllm_config", lambda: config)
     monkeypatch.setattr(linear, "get_tensor_model_parallel_world_size", lambda: ranks)
-    group = context_ranks if kind == "group of a decode context" else 1
+    group = {"group of a decode context": context_ranks, "replicated": ranks}.get(kind, 1)
     weight = torch.arange(64, dtype=torch.uint8)[:, None].repeat(1, COLUMNS)
     for rank in range(ranks):
         monkeypatch.setattr(linear, "get_tensor_model_parallel_rank", lambda rank=rank: rank)
@@ -76,7 +82,7 @@ def test_a_rank_has_the_rows_that_its_layer_says(
             assert [part[0, 0] for part in layer.qweight.data_container] == [start, start]
             continue
         torch.testing.assert_close(layer.qweight.data, expected)
-        assert share == layer.output_size_per_partition
+        assert share == sum(layer.output_partition_sizes)
 
 
 def _layer(kind: str, weight: torch.Tensor) -> torch.nn.Module:
@@ -87,7 +93,6 @@ def _layer(kind: str, weight: torch.Tensor) -> torch.nn.Module:
         for part in (0, 1):
             layer.qweight.weight_loader(layer.qweight, weight, part)
         return layer
-    make = linear.ColumnParallelLinear if kind == "column" else linear.DCPGroupColumnParallelLinear
-    layer = make(COLUMNS, 64, **arguments)
+    layer = LAYERS[kind](COLUMNS, 64, **arguments)
     layer.qweight.weight_loader(layer.qweight, weight)
     return layer

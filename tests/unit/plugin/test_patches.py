@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,16 +26,35 @@ def test_each_patch_says_why_it_is_there(name: str) -> None:
     assert positions == sorted(positions)
 
 
+def _plus_one(inner: Callable[[], int]) -> Callable[[], int]:
+    return functools.wraps(inner)(lambda: inner() + 1)
+
+
+def _times_ten(inner: Callable[[], int]) -> Callable[[], int]:
+    return functools.wraps(inner)(lambda: inner() * 10)
+
+
 def test_a_patch_is_applied_once() -> None:
     """Applying twice leaves one layer, and the original can be had back."""
     owner = types.SimpleNamespace(f=lambda: 1)
     original = owner.f
 
     for _ in range(2):
-        patches.replace_attribute(owner, "f", lambda inner: lambda: inner() + 1)
+        patches.replace_attribute(owner, "f", _plus_one)
 
     assert owner.f() == 2
     assert patches.original_of(owner.f) is original
+
+
+def test_two_patches_of_one_attribute_both_apply() -> None:
+    """Each is there once, in the order in which they came, however often all are applied."""
+    owner = types.SimpleNamespace(f=lambda: 1)
+
+    for _ in range(2):
+        patches.replace_attribute(owner, "f", _plus_one)
+        patches.replace_attribute(owner, "f", _times_ten)
+
+    assert owner.f() == 20
 
 
 def test_a_missing_target_raises() -> None:
