@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,17 @@ from glm5_service.staging.hashing import Hashing
 from glm5_service.staging.journal import boot_id, read_journal
 from glm5_service.staging.publish import prune
 from glm5_service.staging.reasons import Reason, StagingError
-from tests.staging.conftest import Stager
+from tests.staging.conftest import QUICK, Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
 from tests.support.glm5_command import PATIENCE_SECONDS
-from tests.support.staging.fault_server import Fault
+from tests.support.staging.fault_server import Fault, Hold
 from tests.support.staging.faults_table import fault
 from tests.support.staging.large_gguf import SplitSet
-from tests.support.staging.processes import start_stage
+from tests.support.staging.processes import Follower, start_stage
 
 pytestmark = pytest.mark.staging
+# of a stager whose requests a test holds
+PATIENT = (f"stall_seconds={PATIENCE_SECONDS}",)
 
 
 @contextmanager
@@ -41,7 +43,8 @@ def filesystem(path: Path, size_bytes: int) -> Iterator[Path]:
     try:
         yield path
     finally:
-        subprocess.run(["umount", path], check=True)
+        # lazily: a thread that hangs on a server keeps its file open
+        subprocess.run(["umount", "--lazy", path], check=True)
 
 
 @fault("too little free space", then="ends before the first byte", ends=Reason.OUT_OF_SPACE)
@@ -64,12 +67,16 @@ def test_disk_fills_up(serve: Serve, model: SplitSet, stager: Stager) -> Staging
     server = serve()
     with filesystem(stager.target.parent, model.total_bytes + (3 << 20)) as volume:
         filler = volume / "filler"
+        # the part that this request brings needs more than is left, whatever has come by then
+        smallest = min(path.stat().st_size % QUICK["part_bytes"] for path in model.paths)
 
         def fill() -> None:
             room = os.statvfs(volume)
             free = room.f_bavail * room.f_frsize
-            left = random.choice((0, random.randrange(free // 2)))
-            filler.write_bytes(bytes(free - left))
+            left = random.choice((0, random.randrange(smallest // 2)))
+            with suppress(OSError):
+                # others write as well
+                filler.write_bytes(bytes(free - left))
 
         server.faults = [Fault("fill", skip=2, action=fill)]
         error = refused(stager, server)
@@ -213,11 +220,11 @@ def test_read_back_fails(
 ) -> StagingError:
     """A read error says nothing about the bytes that came."""
     server, real = serve(), BlockFile.read
-    broken = [OSError(errno.EIO, "Input/output error")]
+    broken = iter([OSError(errno.EIO, "Input/output error")])
 
     def read(file: BlockFile, window: Window, position: int, end: int) -> memoryview:
-        if position and broken:
-            raise broken.pop()
+        if position and (error := next(broken, None)) is not None:
+            raise error
         return real(file, window, position, end)
 
     monkeypatch.setattr(BlockFile, "read", read)
@@ -291,9 +298,11 @@ def test_revision_cannot_be_removed(serve: Serve, model: SplitSet, stager: Stage
 @fault("two stagers on one volume", then="one works, the other waits and finds the model published")
 def test_two_stagers(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Two stagers fetch the model once, without any help from flock."""
-    server = serve()
-    pair = [start_stage(f"{server.url}/", stager.target, settings=("rate_limit=5000000",)) for _ in range(2)]
-    logs = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in pair]
+    server, hold = serve(), Hold()
+    # whoever fetches is not done before the other one has come
+    server.faults = [Fault("hold", action=hold)]
+    pair = [start_stage(f"{server.url}/", stager.target, settings=PATIENT) for _ in range(2)]
+    logs = [follower.end() for follower in [Follower(process, hold.go_on) for process in pair]]
     assert [process.returncode for process in pair] == [0, 0], logs
     published(stager, model)
     assert server.sent_bytes <= model.total_bytes + 16384
@@ -307,11 +316,12 @@ def test_two_stagers(serve: Serve, model: SplitSet, stager: Stager) -> None:
 )
 def test_second_does_not_wait(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     """`lock_wait_seconds=0` ends at once when somebody else works."""
-    server, begun = serve(), threading.Event()
-    server.faults = [Fault("signal", action=begun.set)]
-    first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=5000000",))
-    assert begun.wait(PATIENCE_SECONDS)
+    server, hold = serve(), Hold()
+    server.faults = [Fault("hold", action=hold)]
+    first = start_stage(f"{server.url}/", stager.target, settings=PATIENT)
+    assert hold.begun.wait(PATIENCE_SECONDS)
     error = stager.fails(f"{server.url}/", lock_wait_seconds=0)
+    hold.go_on.set()
     assert first.wait(PATIENCE_SECONDS) == 0
     published(stager, model)
     return error
@@ -320,14 +330,17 @@ def test_second_does_not_wait(serve: Serve, model: SplitSet, stager: Stager) -> 
 @fault("stager killed while another waits", then="the other takes over and continues at the byte")
 def test_takes_over_the_dead(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A dead holder's lock is taken at once on the same machine, and its partial files are used."""
-    server, begun = serve(), threading.Event()
-    server.faults = [Fault("signal", skip=5, action=begun.set)]
-    first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=4000000", "connections=2"))
-    assert begun.wait(PATIENCE_SECONDS)
+    server, hold, waits = serve(), Hold(), threading.Event()
+    server.faults = [Fault("hold", skip=5, action=hold)]
+    first = start_stage(f"{server.url}/", stager.target, settings=(*PATIENT, "connections=2"))
+    assert hold.begun.wait(PATIENCE_SECONDS)
     second = start_stage(f"{server.url}/", stager.target, settings=("connections=2",))
+    follower = Follower(second, waits)
+    assert waits.wait(PATIENCE_SECONDS)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    log = second.communicate(timeout=PATIENCE_SECONDS)[1]
+    hold.go_on.set()
+    log = follower.end()
     assert second.returncode == 0, log
     published(stager, model)
     assert server.sent_bytes <= model.total_bytes + SLACK_BYTES
@@ -341,16 +354,18 @@ def test_takes_over_the_dead(serve: Serve, model: SplitSet, stager: Stager) -> N
 def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     """An orderly stop loses no byte, not even for a machine that cannot know what this one's page cache had."""
     server, begun = serve(), threading.Event()
-    server.faults = [Fault("signal", skip=5, action=begun.set)]
-    first = start_stage(f"{server.url}/", stager.target, settings=("rate_limit=4000000", "connections=2"))
+    # too slow to be done before the signal
+    server.faults = [Fault("drip", skip=5, times=10_000, after=100_000, action=begun.set)]
+    first = start_stage(f"{server.url}/", stager.target, settings=(*PATIENT, "connections=2"))
     assert begun.wait(PATIENCE_SECONDS)
+    until_covered(stager)
     first.terminate()
     log = first.communicate(timeout=PATIENCE_SECONDS)[1]
     assert first.returncode == 1
     assert stager.is_empty
     reason = stager.state["reason"]
-    journals = sorted((stager.target / ".staging/partial").glob("*.journal"))
-    assert covered(journals, boot_id()) == covered(journals, "another boot") != []
+    assert covered(stager, boot_id()) == covered(stager, "another boot") != []
+    server.faults = []
     stager(f"{server.url}/")
     published(stager, model)
     # sent but not yet received: what lies in socket buffers
@@ -375,9 +390,7 @@ def test_sigterm_in_silence(serve: Serve, model: SplitSet, stager: Stager) -> St
     server.faults = [Fault("silence", skip=4, times=10_000, action=fall_silent)]
     first = start_stage(f"{server.url}/", stager.target, settings=("stall_seconds=300", "connections=16"))
     assert silent.wait(PATIENCE_SECONDS)
-    partials, patience = stager.target / ".staging/partial", time.monotonic() + PATIENCE_SECONDS
-    while not covered(sorted(partials.glob("*.journal")), boot_id()) and time.monotonic() < patience:
-        time.sleep(0.05)
+    until_covered(stager)
     first.terminate()
     try:
         log = first.communicate(timeout=30)[1]
@@ -385,7 +398,7 @@ def test_sigterm_in_silence(serve: Serve, model: SplitSet, stager: Stager) -> St
         first.kill()
     assert first.returncode == 1, log
     reason = stager.state["reason"]
-    assert covered(sorted(partials.glob("*.journal")), "another boot") != []
+    assert covered(stager, "another boot") != []
     server.faults = []
     stager(f"{server.url}/")
     published(stager, model)
@@ -393,8 +406,17 @@ def test_sigterm_in_silence(serve: Serve, model: SplitSet, stager: Stager) -> St
     return StagingError(Reason(reason), "as staging.json says")
 
 
-def covered(journals: list[Path], boot: str) -> list[tuple[int, int]]:
+def until_covered(stager: Stager) -> None:
+    """Return once something that came is in a journal."""
+    patience = time.monotonic() + PATIENCE_SECONDS
+    while not covered(stager, boot_id()):
+        assert time.monotonic() < patience
+        time.sleep(0.05)
+
+
+def covered(stager: Stager, boot: str) -> list[tuple[int, int]]:
     """The ranges that the journals vouch for in a boot."""
+    journals = sorted((stager.target / ".staging/partial").glob("*.journal"))
     entries = [read_journal(journal, boot) for journal in journals]
     return [pair for entry in entries if entry is not None for pair in entry.coverage.ranges()]
 

@@ -40,10 +40,9 @@ def test_equal_digests_from_every_source(
 def test_proxy_that_is_spoken_to_over_tls(model: SplitSet, stager: Stager, tmp_path: Path) -> None:
     """A source over https through a proxy over https is TLS within TLS: no socket to read from, but the same bytes."""
     context, authority = own_certificate(tmp_path)
-    with running(FaultServer(model.folder)) as server, tls_proxy(context) as proxy:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with running(FaultServer(model.folder, tls=context)) as server, tls_proxy(context) as proxy:
         through = {"proxy": f"https://127.0.0.1:{proxy.server_port}", "ca_file": authority}
-        stager(f"https://127.0.0.1:{server.server_port}/", http=through)
+        stager(f"{server.url}/", http=through)
         assert proxy.tunnels
     assert stager.digests == model.digests()
 

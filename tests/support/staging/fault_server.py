@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import ssl
@@ -14,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.support.glm5_command import PATIENCE_SECONDS
 
 CHUNK = 1 << 18
 
@@ -35,6 +38,18 @@ class Fault:
     action: Callable[[], None] | None = None
 
 
+@dataclass
+class Hold:
+    """An action that holds its request: `begun` is set when the request is there, and it goes on with `go_on`."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> None:
+        self.begun.set()
+        self.go_on.wait(PATIENCE_SECONDS)
+
+
 @dataclass(frozen=True)
 class Seen:
     """A request as it came in."""
@@ -52,9 +67,17 @@ class FaultServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(
-        self, root: Path, *, ranges: bool = True, etags: bool = True, token: str | None = None
+        self,
+        root: Path,
+        *,
+        ranges: bool = True,
+        etags: bool = True,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.root, self.ranges, self.etags, self.token = root, ranges, etags, token
         self.faults: list[Fault] = []
         self.seen: list[Seen] = []
@@ -64,7 +87,13 @@ class FaultServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        scheme = "https" if isinstance(self.socket, ssl.SSLSocket) else "http"
+        return f"{scheme}://127.0.0.1:{self.server_port}"
+
+    def count(self, sent: int) -> None:
+        """Add to `sent_bytes`."""
+        with self.guard:
+            self.sent_bytes += sent
 
     def next_fault(self, path: str) -> Fault | None:
         """The fault this request meets, if any."""
@@ -96,7 +125,10 @@ class FaultServer(ThreadingHTTPServer):
         return f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
 
     def allows(self, handler: _Handler) -> bool:
-        return self.token is None or handler.headers.get("Authorization") == f"Bearer {self.token}"
+        # who changes the token and a client's copy of it at once holds the guard
+        with self.guard:
+            token = self.token
+        return token is None or handler.headers.get("Authorization") == f"Bearer {token}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -199,8 +231,6 @@ class _Handler(BaseHTTPRequestHandler):
                 if not sent:
                     break
                 position += sent
-                with self.server.guard:
-                    self.server.sent_bytes += sent
             if kind == "drip":
                 # a byte now and then until the client has had enough
                 while position < end and not self.server.held.wait(0.05):
@@ -210,19 +240,29 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
         elif kind == "silence":
-            self.server.held.wait(60)
+            self.server.held.wait(PATIENCE_SECONDS)
         if kind in ("reset", "truncate", "silence", "drip", "wrong length"):
             self.close_connection = True
 
     def _send(self, file: int, position: int, count: int) -> int:
         if isinstance(self.connection, ssl.SSLSocket):
-            return self.connection.send(os.pread(file, count, position))
-        return os.sendfile(self.connection.fileno(), file, position, count)
+            return self._counted(count, lambda: self.connection.send(os.pread(file, count, position)))
+        return self._counted(count, lambda: os.sendfile(self.connection.fileno(), file, position, count))
 
     def _write(self, data: bytes | bytearray) -> None:
-        self.wfile.write(data)
-        with self.server.guard:
-            self.server.sent_bytes += len(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._counted(len(rest), functools.partial(self.connection.send, rest)) :]
+
+    def _counted(self, planned: int, send: Callable[[], int]) -> int:
+        """Count bytes before they go: whoever has them finds them counted, however late this thread goes on."""
+        self.server.count(planned)
+        sent = 0
+        try:
+            sent = send()
+        finally:
+            self.server.count(sent - planned)
+        return sent
 
 
 @contextmanager

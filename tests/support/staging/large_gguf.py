@@ -86,8 +86,11 @@ class SplitSet:
 
 
 def write_sums(folder: Path, digests: dict[str, str]) -> None:
+    """Put a SHA256SUMS into `folder` by rename, from beside it: nobody meets half of it, or a file more."""
     text = "".join(f"{digest}  {name}\n" for name, digest in digests.items())
-    (folder / "SHA256SUMS").write_text(text)
+    fresh = folder.with_name(f"{folder.name}.SHA256SUMS")
+    fresh.write_text(text)
+    fresh.replace(folder / "SHA256SUMS")
 
 
 def write_set(folder: Path, spec: TinySpec, splits: int, *, sparse: bool = False, seed: int = 0) -> SplitSet:

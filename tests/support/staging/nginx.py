@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.glm5_command import PATIENCE_SECONDS
+
 CONFIG = """
 {user}
 worker_processes 1;
@@ -33,15 +35,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_port(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+def wait_port(port: int, process: subprocess.Popen[bytes]) -> None:
     """Wait until something listens on `port`; fails if `process` ends first."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         assert process.poll() is None, f"server ended with {process.returncode}"
-        assert time.monotonic() < deadline, f"nothing listens on {port} after {seconds} s"
+        assert time.monotonic() < deadline, f"nothing listens on {port} after {PATIENCE_SECONDS:g} s"
         time.sleep(0.02)
 
 

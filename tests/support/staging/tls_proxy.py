@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
@@ -40,20 +41,21 @@ class _Handler(BaseHTTPRequestHandler):
         with socket.create_connection((host, int(port))) as there:
             self.send_response(200)
             self.end_headers()
-            back = threading.Thread(target=_copy, args=(there, self.connection), daemon=True)
-            back.start()
-            _copy(self.connection, there)
-            back.join()
+            _relay(self.connection, there)
         self.close_connection = True
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
+def _relay(client: ssl.SSLSocket, there: socket.socket) -> None:
+    """Copy both ways until an end is done. One thread: a TLS connection must not be read and written at once."""
     with contextlib.suppress(OSError):
-        while data := source.recv(CHUNK):
-            target.sendall(data)
-    for end in (source, target):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+        while True:
+            # what is decrypted already does not make its socket readable
+            ready = [client] if client.pending() else select.select([client, there], [], [])[0]
+            for source in ready:
+                data = source.recv(CHUNK)
+                if not data:
+                    return
+                (there if source is client else client).sendall(data)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glm5_service.staging.blocks import BLOCK, BlockFile, Window
@@ -27,6 +27,7 @@ FILE = RemoteFile("a.gguf", 1000, "key", Digest("sha256", "0" * 64), '"v1"')
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
 
+@settings(deadline=None)
 @given(ranges)
 def test_coverage_is_the_set_of_its_bytes(pairs: list[tuple[int, int]]) -> None:
     """Whatever ranges are added in whatever order, coverage is their union."""
@@ -251,6 +252,7 @@ def test_restart_ignores_the_old_epoch(tmp_path: Path) -> None:
     partial.close()
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_block_file_writes_any_range(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Ranges at any offset and of any length end up where they belong, around and over block borders."""

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from glm5_service.staging.publish import prune, sweep
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.sources.base import Stream
-from glm5_service.staging.sources.local import LocalSource
+from glm5_service.staging.sources.local import LocalSource, LocalStream
 from glm5_service.staging.volume import Volume
 from glm5_service.staging.warm import resident_bytes
 from tests.unit.staging.test_lock import ELSEWHERE, FakeClock
@@ -117,6 +118,31 @@ def test_where_links_fail_files_are_copied(
     assert (stage.target / "current/m.gguf").read_bytes() == (source / "m.gguf").read_bytes()
     assert (stage.target / "current/m.gguf").stat().st_ino != (source / "m.gguf").stat().st_ino
     assert stage.state["fetched_bytes"] == sum(path.stat().st_size for path in source.iterdir())
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["of a part", "of an answer to less"])
+def test_late_end_is_no_stall(
+    stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """Few bytes after a long pause are taken for what they are when no more are to come: nothing is asked for again."""
+    late, real, reads = [0.0], LocalStream.read_into, list[int]()
+
+    def wait(_: LocalStream, seconds: float) -> None:
+        late[0] += 100
+
+    def read_into(stream: LocalStream, room: memoryview) -> int:
+        reads.append(real(stream, room[:30_000] if ended else room))
+        return reads[-1]
+
+    monkeypatch.setattr("glm5_service.staging.build.Build.link", lambda *_: False)
+    monkeypatch.setattr(Clock, "monotonic", lambda _: time.monotonic() + late[0])
+    monkeypatch.setattr(LocalStream, "wait", wait)
+    monkeypatch.setattr(LocalStream, "read_into", read_into)
+    monkeypatch.setattr(LocalStream, "ended", ended)
+    stage(stall_seconds=60)
+    assert (stage.target / "current/m.gguf").read_bytes() == (source / "m.gguf").read_bytes()
+    assert len(reads) == (4 if ended else 2)
+    assert "attempt" not in stage.log.getvalue()
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["linked", "copied"])
@@ -236,7 +262,9 @@ def test_revision_in_use_is_never_pruned(stage: Runner, source: Path) -> None:
 
     class Beating(FakeClock):
         def pause(self, stop: Any, seconds: float) -> None:
-            write_lease(stage.target / f"in-use/{held}~r.json", Lease(ELSEWHERE, next(beats), held=True))
+            # one writer: the lock's thread pauses as well
+            if threading.current_thread() is threading.main_thread():
+                write_lease(stage.target / f"in-use/{held}~r.json", Lease(ELSEWHERE, next(beats), held=True))
             super().pause(stop, seconds)
 
     write_lease(stage.target / f"in-use/{held}~r.json", Lease(ELSEWHERE, -1, held=True))
