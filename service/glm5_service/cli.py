@@ -80,6 +80,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     except click.Abort:
         return ExitCode.USAGE
     except Exception as error:
+        # python 3.11 wraps what a signal raises while a class is made
+        if isinstance(error.__cause__, SystemExit):
+            raise error.__cause__ from None
         if os.environ.get("GLM5_TRACEBACK", "0") not in ("", "0"):
             raise
         if isinstance(error, Glm5Error):

@@ -59,8 +59,7 @@ def run(
             _ask(asker, questions)
             show_backend(RunDir(run_dir).attestations())
             if keep:
-                show_curl(server.url, asker.model, questions[0])
-                server.stay()
+                server.stay(lambda: show_curl(server.url, asker.model, questions[0]))
         return server.exit_code
 
 

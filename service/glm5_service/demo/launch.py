@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -77,9 +78,10 @@ class Server:
                 time.sleep(POLL_SECONDS)
         print(f"It answers after {time.monotonic() - start:.0f} s.")
 
-    def stay(self) -> None:
-        """Serve until Ctrl-C, SIGTERM or the server's own end."""
+    def stay(self, announce: Callable[[], None]) -> None:
+        """Serve until Ctrl-C, SIGTERM or the server's own end; who reads what `announce` shows may end it at once."""
         try:
+            announce()
             self._process.wait()
         except KeyboardInterrupt:
             print("\nStopping.", flush=True)

@@ -1,4 +1,4 @@
-"""What the engine's log tells: start-up phase, compilations after warm-up, memory it reports. Pure, line by line.
+"""What the engine's log tells: start-up phase, compilations after warm-up, memory, lost processes. Pure, line by line.
 
 The patterns are of vLLM 0.32 and 0.33 and are the only place that knows their wording.
 """
@@ -33,6 +33,8 @@ _COMPILED_LATE = re.compile(r"(?:Triton|CuTeDSL|TileLang) [\w ]+ during inferenc
 _PARAMETERS = re.compile(r": parameters take (\d+) bytes")
 _WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+# a core says it of its worker, the API server of its core
+_LOST = re.compile(r"Worker proc (\S+) died unexpectedly|MPClient: engine core exited unexpectedly")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class LogFacts:
     last_compile: str | None = None
     weights_bytes: int | None = None
     kv_tokens: int | None = None
+    lost: tuple[str, ...] = ()
 
 
 def read_line(facts: LogFacts, line: str) -> LogFacts:
@@ -59,4 +62,6 @@ def read_line(facts: LogFacts, line: str) -> LogFacts:
         facts = replace(facts, weights_bytes=int(float(match[1]) * GIB))
     if match := _KV_TOKENS.search(line):
         facts = replace(facts, kv_tokens=int(match[1].replace(",", "")))
+    if match := _LOST.search(line):
+        facts = replace(facts, lost=tuple(dict.fromkeys((*facts.lost, match[1] or "EngineCore"))))
     return facts

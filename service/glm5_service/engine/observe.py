@@ -130,11 +130,12 @@ class Observer:
             self.facts = replace(facts, compiling=None)
             return
         since = facts.compile_since
+        age = max((max(time.time() - mark.since, 0.0) for mark in alive), default=None)
         if since is None or (facts.progress_at or 0.0) > (facts.compile_seen_at or 0.0):
-            age = max((time.time() - mark.since for mark in alive), default=0.0)
-            since = facts.now - max(age, 0.0)
+            since = facts.now - (age or 0.0)
         if facts.was_ready:
-            self.compiled_seconds += elapsed
+            # of a compiler nobody says when it started
+            self.compiled_seconds += elapsed if age is None else min(elapsed, age)
         self.facts = replace(facts, compiling=what, compile_since=since, compile_seen_at=facts.now)
 
     def _see_processes(self, processes: ProcessView) -> None:

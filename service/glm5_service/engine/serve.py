@@ -70,7 +70,8 @@ def run(settings: Settings) -> ExitCode:
 
 def _over(state: EngineState, error: BaseException) -> EngineState:
     """The last state of a start that ended before there was an engine."""
-    was_told = isinstance(error, (SystemExit, KeyboardInterrupt))
+    # python 3.11 wraps what a signal raises while a class is made
+    was_told = any(isinstance(each, (SystemExit, KeyboardInterrupt)) for each in (error, error.__cause__))
     why = str(error) if isinstance(error, Glm5Error) else f"internal error: {error!r}"
     return state.model_copy(
         update={

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,15 +33,16 @@ class Board:
     state: EngineState
     stale_seconds: float
     assessed_at: float
+    clock: Callable[[], float] = time.monotonic
 
     def post(self, state: EngineState) -> None:
         """Put a new verdict up."""
-        self.state, self.assessed_at = state, time.monotonic()
+        self.state, self.assessed_at = state, self.clock()
 
     @property
     def stale_for(self) -> float | None:
         """Seconds since the last verdict, if the supervisor itself stands still."""
-        age = time.monotonic() - self.assessed_at
+        age = self.clock() - self.assessed_at
         return age if age > self.stale_seconds else None
 
     @property

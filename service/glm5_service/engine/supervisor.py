@@ -18,7 +18,7 @@ from glm5_service import termination
 from glm5_service.engine import drain, logwatch, processes
 from glm5_service.engine.backend import check_backend
 from glm5_service.engine.command import EngineCommand
-from glm5_service.engine.health import Facts, Limits, Verdict, assess, canary_is_due
+from glm5_service.engine.health import Condition, Facts, Limits, Verdict, assess, canary_is_due
 from glm5_service.engine.observe import Observer
 from glm5_service.engine.probes import HealthServer
 from glm5_service.engine.process import EngineProcess, adopt_orphans
@@ -63,7 +63,7 @@ class Supervisor:
         self._observer = Observer(Facts(time.monotonic()), self._limits)
         self._report = Report(launch.identity)
         self._verdict = Verdict("starting", "starting_up", "the engine is started")
-        self._written: tuple[Phase, DrainOutcome | None] | None = None
+        self._written: tuple[Phase, Condition | None, DrainOutcome | None] | None = None
         self._stop = asyncio.Event()
         self._engine: EngineProcess | None = None
         self._canary: asyncio.Task[None] | None = None
@@ -194,7 +194,7 @@ class Supervisor:
         self._judge()
 
     def _judge(self) -> None:
-        """Assess the facts and show the verdict; a change of phase is logged and written to engine.json."""
+        """Assess the facts and show the verdict; a change is written to engine.json, and logged if it is one of phase."""
         facts = self._observer.facts
         verdict = assess(facts, self._limits)
         if verdict.ready and not facts.was_ready:
@@ -204,7 +204,9 @@ class Supervisor:
         state = self._state()
         if self._server:
             self._server.post(state)
-        shown, path = (state.phase, state.drain), self._run_dir.engine
+        # a ready engine goes from idle to serving and back with every request
+        shown = (verdict.phase, None if verdict.ready else verdict.condition, state.drain)
+        path = self._run_dir.engine
         # noted only once it is there, so that the next look tries again
         if (shown != self._written or not path.exists()) and try_write(path, state):
             self._written = shown
@@ -241,6 +243,8 @@ class Supervisor:
             log.info("engine stopped code=%d", code)
             return ExitCode.DONE
         lost = self._observer.facts.lost_processes
+        if code >= 0 and not lost:  # it ends by itself after a loss, perhaps sooner than the next look
+            lost = self._log_facts.lost
         fate = f"it lost {', '.join(lost)}, exit code {code}" if lost else f"exit code {code}"
         if code < 0 and not lost:
             with contextlib.suppress(ValueError):

@@ -21,6 +21,8 @@ STEP_SERIES = (
     "vllm:generation_tokens_total",
     "vllm:iteration_tokens_total_count",
 )
+# vLLM closes what was idle for 5 s; a request on a connection that it closes at that moment fails
+LIMITS = httpx.Limits(keepalive_expiry=2)
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,9 @@ class VllmApi:
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
         # proxies of the environment are for the outside, not for this host
-        self._client = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, trust_env=False)
+        self._client = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=timeout, limits=LIMITS, trust_env=False
+        )
         self._model = model
 
     async def close(self) -> None:

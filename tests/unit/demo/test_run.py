@@ -17,6 +17,7 @@ from glm5_service.demo import launch, run
 from glm5_service.demo.launch import Server, serve_argv
 from glm5_service.errors import EngineError, ExitCode, ModelError
 from tests.support.fake_openai import ATTESTATION, fake_argv, serving
+from tests.support.glm5_command import PATIENCE_SECONDS
 from tests.support.serving import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,7 +64,13 @@ def test_keep_shows_curl_and_serves_until_told_to_stop(model: Path, tmp_path: Pa
             lines.append(demo.stdout.readline())
             assert lines[-1], "the demo ended early:\n" + "".join(lines)
         curl = shlex.split(lines[-2].rstrip("\\\n") + lines[-1])
-        reply = httpx.post(curl[1], content=curl[5], headers=[curl[3].split(": ")], trust_env=False)
+        reply = httpx.post(
+            curl[1],
+            content=curl[5],
+            headers=[curl[3].split(": ")],
+            timeout=PATIENCE_SECONDS,
+            trust_env=False,
+        )
         demo.send_signal(signal.SIGTERM)
         rest = demo.stdout.read()
     assert reply.json()["choices"][0]["message"]["content"] == "It is a list."
@@ -133,6 +140,18 @@ def test_leaving_stops_a_server_that_never_answered(tmp_path: Path) -> None:
     assert server.exit_code == -signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(server._process.pid, 0)
+
+
+def test_told_to_stop_while_it_says_how_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who reads the curl line may send SIGTERM before the line's writer goes on; that is a stop like any other."""
+
+    def announce() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with Server([sys.executable, "-c", "import time; time.sleep(600)"], "", tmp_path) as server:
+        server.stay(announce)
+    assert "Stopping." in capsys.readouterr().out
+    assert server.exit_code == -signal.SIGTERM
 
 
 def test_serve_argv_is_local_and_separate(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from glm5_service import cli
-from tests.support.glm5_command import glm5
+from tests.support.glm5_command import PATIENCE_SECONDS, glm5
 
 Capture = pytest.CaptureFixture[str]
 HEAVY = ("torch", "vllm", "glm5_vllm", "fastapi", "httpx", "pydantic")
@@ -82,13 +82,38 @@ def test_sigterm_ends_a_command_that_is_the_first_process() -> None:
     process = subprocess.Popen(["sh", "-c", ignoring], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    for _ in range(200):
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
-            break
-    process.kill()
-    assert process.wait() == 128 + signal.SIGTERM
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not _catches(process.pid, signal.SIGTERM):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(PATIENCE_SECONDS) == 128 + signal.SIGTERM
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+class _Interrupted:
+    """What a class holds that is made while SIGTERM comes."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+
+def _import(*arguments: object, **options: object) -> None:
+    type("Made", (), {"held": _Interrupted()})
+
+
+def test_sigterm_while_a_class_is_made_is_no_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit that a signal asks for goes through where Python wraps it in another error, as during imports."""
+    monkeypatch.setattr(cli.cli, "main", _import)
+    with pytest.raises(SystemExit) as ended:
+        cli.run([])
+    assert ended.value.code == 128 + signal.SIGTERM
 
 
 def test_traceback_only_when_asked(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,18 @@ def test_compilers_and_marks_are_compilations() -> None:
     assert observer.facts.compiling is None
 
 
+def test_compiling_takes_no_longer_than_it_has_lasted() -> None:
+    """The look that finds a compilation counts from its mark, not from the look before; a compiler has no mark."""
+    observer, age = _observer(), 60
+    _look(observer, 10_000, marks=[(12, CompileMark(kernel="decode", since=time.time() - age))])
+    assert age <= observer.compiled_seconds < 10_000
+    before = observer.compiled_seconds
+    _look(observer, 10_001, marks=[(12, CompileMark(kernel="decode", since=time.time() - age))])
+    assert observer.compiled_seconds == before + 1
+    _look(observer, 10_003, processes=replace(ALL, compilers=("ptxas",)))
+    assert observer.compiled_seconds == before + 3
+
+
 def test_a_chain_of_compilations_has_one_cap() -> None:
     """Without a step between them, the second compilation does not restart the clock of the first."""
     observer = _observer()
@@ -274,6 +286,16 @@ def test_an_engine_that_counts_no_steps_is_judged_by_its_answers() -> None:
         (
             "WARNING Triton kernel JIT compilation during inference: _decode. This causes a latency spike",
             LogFacts(compiles_after_warmup=1, last_compile="_decode"),
+        ),
+        (
+            "(EngineCore pid=9) ERROR 12-01 10:00:00 [multiproc_executor.py:316] Worker proc VllmWorker-1 died "
+            "unexpectedly (exit code: -9), shutting down executor.",
+            LogFacts(lost=("VllmWorker-1",)),
+        ),
+        (
+            "(APIServer pid=8) WARNING 12-01 10:00:00 [core_client.py:818] [shutdown] MPClient: engine core exited "
+            "unexpectedly; starting cleanup",
+            LogFacts(lost=("EngineCore",)),
         ),
         ("INFO something else", LogFacts()),
     ],

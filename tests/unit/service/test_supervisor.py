@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +47,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         process = serving.process
         engine = wait_for_json(tmp_path / "started.json", process)
         while _phase(tmp_path) == "preflight":
-            assert process.poll() is None
+            # one that has ended has written its last
+            assert process.poll() is None or _phase(tmp_path) != "preflight"
+            time.sleep(0.02)
         return process, engine
 
     yield start
@@ -93,6 +96,7 @@ def test_second_signal_ends_at_once(serve: Serve, tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     while _phase(tmp_path) != "draining":
         assert process.poll() is None
+        time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_SECONDS) == 0
     assert not psutil.pid_exists(engine["pid"])
@@ -136,7 +140,7 @@ def test_an_engine_does_not_outlive_a_fault_of_its_supervisor(
         raise RuntimeError("a fault")
 
     async def run() -> None:
-        task = asyncio.create_task(Supervisor(launch, settings).run())
+        task = asyncio.create_task(_supervisor(tmp_path, program, str(started)).run())
         while not (started.exists() and started.read_text()):
             await asyncio.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -146,14 +150,57 @@ def test_an_engine_does_not_outlive_a_fault_of_its_supervisor(
     started = tmp_path / "started"
     monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda: None)
     monkeypatch.setattr(Supervisor, "_end", fails)
-    health = {"host": "127.0.0.1", "port": free_port()}
-    settings = Settings.model_validate({"run_dir": tmp_path, "health": health})
     program = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
-    command = EngineCommand((sys.executable, "-c", program, str(started)), {}, {})
-    state = EngineState(phase="starting", since=datetime.now(UTC), reason="")
-    launch = Launch(command, "http://127.0.0.1:9", "token", state)
     asyncio.run(run())
     assert not psutil.pid_exists(int(started.read_text()))
+
+
+CORE_LOST = (
+    "WARNING [core_client.py:818] [shutdown] MPClient: engine core exited unexpectedly; starting cleanup"
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "fate"),
+    [
+        ("sys.exit(0)", "it lost EngineCore, exit code 0"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+    ],
+    ids=["ends by itself", "is killed"],
+)
+def test_an_engine_that_ends_before_the_next_look_says_what_it_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, fate: str
+) -> None:
+    """vLLM ends a second after its core, maybe before anybody looks; its log has the word, unless somebody killed it."""
+    monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda: None)
+    program = f"import os, signal, sys; print({CORE_LOST!r}, flush=True); {end}"
+    with pytest.raises(EngineError, match=f"the engine ended by itself: {fate};"):
+        asyncio.run(_supervisor(tmp_path, program).run())
+
+
+def _supervisor(tmp_path: Path, program: str, *arguments: str) -> Supervisor:
+    """One whose engine is a python program, behind no API."""
+    health = {"host": "127.0.0.1", "port": free_port()}
+    settings = Settings.model_validate({"run_dir": tmp_path, "health": health})
+    command = EngineCommand((sys.executable, "-c", program, *arguments), {}, {})
+    state = EngineState(phase="starting", since=datetime.now(UTC), reason="")
+    return Supervisor(Launch(command, "http://127.0.0.1:9", "token", state), settings)
+
+
+def test_a_stop_while_a_class_is_made_is_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Python wraps in another error, as it may during an import, is still told as a stop."""
+
+    class Interrupted:
+        def __set_name__(self, owner: type, name: str) -> None:
+            sys.exit(128 + signal.SIGTERM)
+
+    def clear(settings: Settings) -> None:
+        type("Made", (), {"held": Interrupted()})
+
+    monkeypatch.setattr("glm5_service.engine.serve.clear", clear)
+    with pytest.raises((SystemExit, RuntimeError)):
+        run(Settings.model_validate({"run_dir": tmp_path}))
+    assert _phase(tmp_path) == "stopped"
 
 
 READY = (
@@ -234,9 +281,9 @@ def test_a_start_that_fails_after_the_checks_is_told(
 
 def test_engine_ends_with_a_killed_supervisor(serve: Serve) -> None:
     """Where the supervisor itself is killed, the engine is told to stop and does not keep port and GPU."""
-    process, engine = serve("obey")
+    process, told = serve("obey")
+    engine = psutil.Process(told["pid"])
     process.kill()
     process.wait()
-    left = [psutil.Process(engine["pid"])] if psutil.pid_exists(engine["pid"]) else []
-    psutil.wait_procs(left, timeout=PATIENCE_SECONDS)
-    assert not psutil.pid_exists(engine["pid"])
+    gone, _ = psutil.wait_procs([engine], timeout=PATIENCE_SECONDS)
+    assert gone == [engine]
