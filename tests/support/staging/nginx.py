@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.glm5_command import PATIENCE_SECONDS
+from tests.support.serving import free_port
 
 CONFIG = """
 {user}
@@ -26,13 +27,6 @@ http {{
   server {{ listen 127.0.0.1:{port}; root {root}; }}
 }}
 """
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_port(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.support.serving import free_port
 from tests.support.staging.fault_server import FaultServer, running
 from tests.support.staging.hub_server import CdnServer, HubServer
 from tests.support.staging.large_gguf import SplitSet
-from tests.support.staging.nginx import free_port, nginx, stopped_at_end, wait_port
+from tests.support.staging.nginx import nginx, stopped_at_end, wait_port
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "test",
