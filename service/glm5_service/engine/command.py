@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, GatePolicy
+from glm5_service.engine import arguments
 from glm5_service.engine.inspect import ModelFacts
-from glm5_service.preflight import arguments
 from glm5_service.settings import Settings
 
 Profile = Literal["cpu", "cuda"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib import metadata
 
+from glm5_service.engine import arguments
 from glm5_service.engine.command import Profile
 from glm5_service.engine.inspect import Footprint, GgufFacts, inspect_model, locate, require_plugin
 from glm5_service.engine.ports import require_free_port
 from glm5_service.engine.profile import resolve_profile
 from glm5_service.errors import EngineError, FitError, ModelError, SettingsError
-from glm5_service.preflight import arguments, fit
+from glm5_service.preflight import fit
 from glm5_service.preflight.report import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject
 from glm5_service.staging.manifest import MANIFEST_NAME, read_manifest

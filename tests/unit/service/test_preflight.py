@@ -13,9 +13,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from glm5_service.engine import arguments
 from glm5_service.engine.inspect import Footprint, GgufFacts, Hyperparameters, ModelFacts, Placed
 from glm5_service.errors import FitError, SettingsError
-from glm5_service.preflight import allreduce, arguments, fit, host
+from glm5_service.preflight import allreduce, fit, host
 from glm5_service.preflight.check import check
 from glm5_service.preflight.host import Gpu, Host
 from glm5_service.preflight.report import Finding
