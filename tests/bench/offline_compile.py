@@ -29,7 +29,9 @@ from glm5_vllm.attention.kernels.configs import (
     Tile,
     choose,
 )
-from glm5_vllm.attention.kernels.sparse_mla import attend_kernel, merge_kernel
+from glm5_vllm.attention.kernels.sparse_mla import attend_kernel
+from glm5_vllm.attention.kernels.sparse_mla_fp8 import attend_fp8_kernel
+from glm5_vllm.attention.kernels.splits import merge_kernel
 from glm5_vllm.indexer.kernels import gathered_logits_kernel, paged_logits_kernel
 
 # capability: (shared memory a program may have, shared memory of a multiprocessor, its registers, multiprocessors)
@@ -130,7 +132,7 @@ def shipped_configurations(capability: int, kv_format: KVFormat) -> set[LaunchCo
     rows = [*range(1, 2 * multiprocessors), 4096]
     chosen = {
         choose(r, h, 2048, kv_format, key, multiprocessors, invariant)
-        for r, h, invariant in itertools.product(rows, (8, 64, 128), (False, True))
+        for r, h, invariant in itertools.product(rows, (8, 16, 64, 128), (False, True))
     }
     # beside "not split", the number of splits is a constant in an address and nothing else: one stands for all
     shown: dict[tuple[Tile, bool], LaunchConfig] = {}
@@ -181,17 +183,17 @@ def source_of(v: Variant) -> ASTSource:
         signature |= {"score_scale": "fp32", "value_scale": "fp32", **dict.fromkeys(INTEGERS, "i32")}
         constants = {
             "BLOCK_SIZE": 64 if v.from_positions else 0,
-            "IS_FP8": v.kv != KVFormat.WIDE.value,
-            "GROUPED": v.kv == KVFormat.FP8_GROUPED.value,
             "SPLITS": v.splits,
             "BH": v.heads,
             "BN": v.slots,
             "BC": min(1024, 2048 // v.splits),
             "STAGES": v.stages,
             "PDL": overlap,
-            "INTERPRETED": False,
         }
         kernel = attend_kernel
+        if v.kv != KVFormat.WIDE.value:
+            kernel = attend_fp8_kernel
+            constants = {"GROUPED": v.kv == KVFormat.FP8_GROUPED.value, "INTERPRETED": False} | constants
     signature |= dict.fromkeys(constants, "constexpr")
     divisible = {
         (i,): [["tt.divisibility", 16]]

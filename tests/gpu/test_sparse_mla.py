@@ -68,10 +68,25 @@ def test_head_counts(heads: int) -> None:
         expect_reference(case, *run(case))
 
 
+@pytest.mark.parametrize("heads", [1, 8, 12, 17, 64])
+@pytest.mark.parametrize("kv_kind", ["fp8", "fp8_ds_mla"])
+def test_fp8_head_counts(kv_kind: str, heads: int) -> None:
+    """With an fp8 cache too any number of heads gives the reference's answer with few rows and with many."""
+    if KVFormat(kv_kind) not in supported_formats(torch.cuda.get_device_capability()):
+        pytest.skip(f"this card reads no {kv_kind} cache")
+    for rows in (2, 150):
+        case = make_case(rows, heads, TOPK, 10_000, BF16, kv_kind, "cuda")
+
+        expect_reference(case, *run(case))
+
+
 @pytest.mark.parametrize("width", [1, 63, 100, 2047])
-def test_odd_widths(width: int) -> None:
+@pytest.mark.parametrize("kv_kind", ["wide", "fp8", "fp8_ds_mla"])
+def test_odd_widths(kv_kind: str, width: int) -> None:
     """An index table that does not fill its tiles gives the reference's answer."""
-    case = make_case(5, 8, width, 4000, BF16, device="cuda")
+    if KVFormat(kv_kind) not in supported_formats(torch.cuda.get_device_capability()):
+        pytest.skip(f"this card reads no {kv_kind} cache")
+    case = make_case(5, 8, width, 4000, BF16, kv_kind, "cuda")
 
     expect_reference(case, *run(case))
 

@@ -35,8 +35,8 @@ CPU = torch.device("cpu")
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
-def config(splits: int, slots: int = 32) -> LaunchConfig:
-    return LaunchConfig(Tile(slots, 3, 4), splits, overlap_launches=False)
+def config(splits: int, slots: int = 32, heads: int = 16) -> LaunchConfig:
+    return LaunchConfig(Tile(slots, 3, 4, heads), splits, overlap_launches=False)
 
 
 def run(
@@ -89,6 +89,16 @@ def test_fp8_caches(kv_kind: str, dtype: torch.dtype, splits: int) -> None:
     case = make_case(rows=4, heads=8, width=70, num_slots=200, dtype=dtype, kv_kind=kv_kind)
 
     expect_reference(case, *run(case, config(splits)))
+
+
+@pytest.mark.parametrize("tile_heads", [8, 16])
+@pytest.mark.parametrize("heads", [1, 8, 11, 17])
+@pytest.mark.parametrize("kv_kind", ["fp8", "fp8_ds_mla"])
+def test_fp8_head_counts(kv_kind: str, heads: int, tile_heads: int) -> None:
+    """With an fp8 cache too a block of heads may be full, partly empty or one of several."""
+    case = make_case(rows=2, heads=heads, width=40, num_slots=64, dtype=BF16, kv_kind=kv_kind)
+
+    expect_reference(case, *run(case, config(1, heads=tile_heads)))
 
 
 @pytest.mark.parametrize("query_size", [2.0**-16, 2.0**20], ids=["small", "large"])
@@ -268,6 +278,14 @@ def test_workspace_holds_every_configuration(kv_format: KVFormat) -> None:
         for rows in range(1, 300):
             config = configuration(rows, heads, 2048, kv_format, CPU, False)
             assert config.splits == 1 or rows * config.splits * heads <= entries
+
+
+def test_few_heads_take_a_table_of_their_own() -> None:
+    """With an fp8 cache a program computes 8 heads where no more are there, and 16 where they are."""
+    for capability in ((8, 9), (9, 0), (12, 0)):
+        for rows in (1, 4, 16, 64, 256):
+            chosen = [choose(rows, h, 2048, KVFormat.FP8_GROUPED, capability, 132).tile.heads for h in (8, 9)]
+            assert chosen == [8, 16]
 
 
 def test_formats_by_capability() -> None:

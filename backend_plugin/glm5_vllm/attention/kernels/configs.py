@@ -33,7 +33,8 @@ class KVFormat(Enum):
 class Tile:
     """Slots a program gathers at once, depth of the software pipeline, warps of a program, and heads it computes.
 
-    16 heads are the smallest side of a matrix instruction that all architectures share.
+    Heads are rows of the matrix instruction with a wide cache, 16 at least. With an fp8 cache they are its columns, 8 at
+    least, and the kernel is written for 4 warps.
     """
 
     slots: int
@@ -57,22 +58,29 @@ class Architecture:
 
     `by_splits` holds (least splits, tile), tried in order. `many_rows` serves where there are more programs than
     multiprocessors, and `many_heads` more than 32 heads from `MANY_HEADS_ROWS` rows up. Where two programs share a
-    multiprocessor well, up to `doubled_splits` splits are doubled.
+    multiprocessor well, up to `doubled_splits` splits are doubled. `few_heads` is the table of up to `FEW_HEADS` heads.
     """
 
     by_splits: tuple[tuple[int, Tile], ...]
     many_rows: Tile
     many_heads: Tile | None = None
     doubled_splits: int = 0
+    few_heads: Architecture | None = None
 
 
 MANY_HEADS_ROWS = 16
+FEW_HEADS = 8
 
 # measured on an H200 (tests/results/attention_tiles_h200.json): each entry was the fastest tried, or within 3% of it
 _SM90_FP8 = Architecture(
     by_splits=((64, Tile(32, 3, 4)), (32, Tile(64, 3, 4)), (1, Tile(32, 3, 4))),
     many_rows=Tile(32, 3, 4),
     doubled_splits=8,
+    few_heads=Architecture(
+        by_splits=((64, Tile(32, 3, 4, heads=8)), (1, Tile(64, 3, 4, heads=8))),
+        many_rows=Tile(64, 3, 4, heads=8),
+        doubled_splits=8,
+    ),
 )
 _SM90 = {
     KVFormat.WIDE: Architecture(
@@ -83,12 +91,16 @@ _SM90 = {
     KVFormat.FP8: _SM90_FP8,
     KVFormat.FP8_GROUPED: _SM90_FP8,
 }
-# never timed: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once, and with 4 warps
-# an fp8 tile spills registers
+# never timed: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once
+_SMALL_MEMORY_FP8 = Architecture(
+    ((1, Tile(32, 3, 4)),),
+    Tile(32, 3, 4),
+    few_heads=Architecture(((1, Tile(32, 3, 4, heads=8)),), Tile(32, 3, 4, heads=8)),
+)
 _SMALL_MEMORY = {
     KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(32, 5, 4)),
-    KVFormat.FP8: Architecture(((1, Tile(32, 3, 8)),), Tile(32, 3, 8)),
-    KVFormat.FP8_GROUPED: Architecture(((1, Tile(32, 3, 8)),), Tile(32, 3, 8)),
+    KVFormat.FP8: _SMALL_MEMORY_FP8,
+    KVFormat.FP8_GROUPED: _SMALL_MEMORY_FP8,
 }
 # never timed; no fp8 conversion in hardware, so no fp8 cache
 _SM80 = {KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(64, 3, 4))}
@@ -129,6 +141,8 @@ def choose(
 ) -> LaunchConfig:
     """The table's entry for a shape: splits fill the card when rows do not, and a split holds at least one tile."""
     table = ARCHITECTURES[architecture_of(capability)][kv_format]
+    if heads <= FEW_HEADS and table.few_heads:
+        table = table.few_heads
     overlap = capability >= (9, 0)
     if batch_invariant:
         tile = next(tile for least, tile in table.by_splits if least <= BATCH_INVARIANT_SPLITS)

@@ -23,23 +23,16 @@ def power_of_two(value):
     return power, inverse, ((bits - _ONE) >> 23).to(tl.float32)
 
 
-def _conversion(then: str) -> tl.constexpr:
-    """Assembly that makes float16 values $0 to $3 of the bytes of $4, with `then` done to the pairs of them."""
-    return tl.constexpr(f"""{{
-        .reg .b16 low, high;
-        .reg .b32 first, second;
-        mov.b32 {{low, high}}, $4;
-        cvt.rn.f16x2.e4m3x2 first, low;
-        cvt.rn.f16x2.e4m3x2 second, high;
-        {then}
-        mov.b32 {{$0, $1}}, first;
-        mov.b32 {{$2, $3}}, second;
-        }}""")
-
-
-_CONVERT = _conversion("")
-# times a float16 factor, which $5 holds twice
-_CONVERT_AND_SCALE = _conversion("mul.rn.f16x2 first, first, $5; mul.rn.f16x2 second, second, $5;")
+# float16 values $0 to $3 of the bytes of $4
+_CONVERT = tl.constexpr("""{
+    .reg .b16 low, high;
+    .reg .b32 first, second;
+    mov.b32 {low, high}, $4;
+    cvt.rn.f16x2.e4m3x2 first, low;
+    cvt.rn.f16x2.e4m3x2 second, high;
+    mov.b32 {$0, $1}, first;
+    mov.b32 {$2, $3}, second;
+    }""")
 _FOUR = tl.constexpr((tl.float16, tl.float16, tl.float16, tl.float16))
 
 
@@ -54,35 +47,12 @@ def _interpreted(words, BYTE: tl.constexpr):
 
 
 @triton.jit
-def _values(words, factors, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Words as float16 [ROWS, COLUMNS], times what int32 `factors` hold twice as float16, unless they are None."""
+def float16_values(words, INTERPRETED: tl.constexpr):
+    """int32 words [A, B, C] of four e4m3 values each -> float16 [A, B, 4 C]."""
     if INTERPRETED:
         a, b = _interpreted(words, 0), _interpreted(words, 1)
         c, d = _interpreted(words, 2), _interpreted(words, 3)
-        if factors is not None:
-            factor = factors.to(tl.int16).to(tl.float16, bitcast=True)
-            a, b, c, d = a * factor, b * factor, c * factor, d * factor
-    elif factors is None:
-        a, b, c, d = tl.inline_asm_elementwise(_CONVERT, "=h,=h,=h,=h,r", [words], _FOUR, True, 1)
     else:
-        a, b, c, d = tl.inline_asm_elementwise(
-            _CONVERT_AND_SCALE, "=h,=h,=h,=h,r,r", [words, factors], _FOUR, True, 1
-        )
-    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [ROWS, COLUMNS])
-
-
-@triton.jit
-def float16_values(words, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INTERPRETED: tl.constexpr):
-    """int32 words [ROWS, COLUMNS / 4] of four e4m3 values each -> float16 [ROWS, COLUMNS]."""
-    return _values(words, None, ROWS, COLUMNS, INTERPRETED)
-
-
-@triton.jit
-def scaled_float16_values(
-    words, scales, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, INTERPRETED: tl.constexpr
-):
-    """`float16_values` times float32 scales [ROWS, GROUPS] of COLUMNS / GROUPS columns each, rounded to float16."""
-    WORDS: tl.constexpr = COLUMNS // 4
-    bits = scales.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-    factors = tl.broadcast_to((bits | (bits << 16))[:, :, None], [ROWS, GROUPS, WORDS // GROUPS])
-    return _values(words, tl.reshape(factors, [ROWS, WORDS]), ROWS, COLUMNS, INTERPRETED)
+        a, b, c, d = tl.inline_asm_elementwise(_CONVERT, "=h,=h,=h,=h,r", [words], _FOUR, True, 1)
+    values = tl.join(tl.join(a, c), tl.join(b, d))
+    return tl.reshape(values, [words.shape[0], words.shape[1], 4 * words.shape[2]])

@@ -20,7 +20,9 @@ from glm5_vllm.attention.kernels.configs import (
     LaunchConfig,
     choose,
 )
-from glm5_vllm.attention.kernels.sparse_mla import attend_kernel, merge_kernel
+from glm5_vllm.attention.kernels.sparse_mla import attend_kernel
+from glm5_vllm.attention.kernels.sparse_mla_fp8 import attend_fp8_kernel
+from glm5_vllm.attention.kernels.splits import merge_kernel
 
 LATENT, ROPE = 512, 64
 GROUPED_ROW_BYTES = 656
@@ -270,7 +272,11 @@ def _launch_rows(
     overlap = config.overlap_launches and q_latent.is_cuda
     attributes = {"launch_pdl": True} if overlap else {}
     split_width = triton.cdiv(triton.cdiv(width, config.tile.slots), config.splits) * config.tile.slots
-    attend_kernel[(rows * config.splits * triton.cdiv(heads, config.tile.heads),)](
+    kernel, constants = attend_kernel, {}
+    if kv_format is not KVFormat.WIDE:
+        grouped = kv_format is KVFormat.FP8_GROUPED
+        kernel, constants = attend_fp8_kernel, {"GROUPED": grouped, "INTERPRETED": not q_latent.is_cuda}
+    kernel[(rows * config.splits * triton.cdiv(heads, config.tile.heads),)](
         q_latent,
         q_rope,
         kv,
@@ -297,16 +303,14 @@ def _launch_rows(
         index.stride(0),
         block_table.stride(0),
         BLOCK_SIZE=block_size,
-        IS_FP8=kv_format is not KVFormat.WIDE,
-        GROUPED=kv_format is KVFormat.FP8_GROUPED,
         SPLITS=config.splits,
         BH=config.tile.heads,
         BN=config.tile.slots,
         BC=min(1024, triton.next_power_of_2(split_width)),
         STAGES=config.tile.stages,
         PDL=overlap,
-        INTERPRETED=not q_latent.is_cuda,
         num_warps=config.tile.warps,
+        **constants,
         **attributes,
     )
     if config.splits > 1:
