@@ -16,7 +16,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from tests.gpu.engine_run import EngineRun, write_model
-from tests.gpu.engine_runs import GROUPS, MODELS, WITH_TRANSFORMERS
+from tests.gpu.engine_runs import GROUPS, MODELS, OURS
 from tests.gpu.engine_summary import against_transformers, summarize
 from tests.gpu.process import end_groups_on_termination, exit_code, process_group
 from tests.support.tiny_spec import TinySpec
@@ -127,13 +127,14 @@ def main(group: str, folder: Path, cards: list[str]) -> int:
     summary = {**summarize(folder, command), "failed": failed}
     written.write_text(json.dumps(summary, indent=1))
     show(summary)
-    name = WITH_TRANSFORMERS.get(group)
-    if name and name not in failed:
-        outputs = json.loads((folder / f"{name}.json").read_text())["outputs"]
-        differences = against_transformers(outputs, Path(runs[name].tokenizer))
-        summary["with_float32_transformers"] = {name: differences}
-        written.write_text(json.dumps(summary, indent=1))
-        print(f"{name} with transformers", differences)
+    for name, run in runs.items():
+        # transformers knows the dequantised tensors of a GGUF
+        if group in MODELS and run.backend == OURS and name not in failed:
+            outputs = json.loads((folder / f"{name}.json").read_text())["outputs"]
+            differences = against_transformers(outputs, Path(run.tokenizer))
+            summary.setdefault("with_float32_transformers", {})[name] = differences
+            written.write_text(json.dumps(summary, indent=1))
+            print(f"{name} with transformers", differences)
     return 1 if failed else 0
 
 

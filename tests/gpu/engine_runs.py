@@ -70,9 +70,6 @@ MODELS = {
     "gguf-parallel": replace(_K_QUANTS, expert_intermediate=512),
     "gguf-iq": replace(_K_QUANTS, quants=QuantMix(gate="IQ4_XS", up="IQ4_XS", down="IQ4_XS")),
 }
-# the run of a GGUF that transformers in float32 answers beside
-WITH_TRANSFORMERS = {"gguf": "ours-gguf", "gguf-parallel": "ours-gguf-wide", "gguf-iq": "ours-gguf-iq"}
-
 COMPARED = {
     "ours-64": "stock-64",
     "ours-8": "stock-8",

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from glm5_vllm.attention.kernels.configs import FUSED_ROWS
+
 RESULTS = Path(__file__).parents[2] / "results"
 
 
@@ -67,29 +69,31 @@ def test_offline_compilation_fits() -> None:
         assert entry["resident_programs"] >= 1
 
 
-@pytest.mark.parametrize(("rows", "most"), [(1, 1), (4, 1), (16, 1), (64, 1), (256, 1), (2048, 1.001)])
-def test_fp8_time_beside_flashmla(rows: int, most: float) -> None:
-    """With 8 heads and an fp8_ds_mla cache the kernel takes FlashMLA's time at most."""
-    result = load("attention_tiles_h200.json")
-    converted = "fp8 converted through float32"
-    flashmla = next(
-        e["flashmla_us"]
-        for e in result["variants_that_were_not_kept"]
-        if (e["what"], e["kv"], e["rows"]) == (converted, "fp8_ds_mla", rows)
-    )
-    shipped = [
-        e["us"]
-        for e in result["tiles"]
-        if (e["kv"], e["heads"], e["rows"], e["kernel"]) == ("fp8_ds_mla", 8, rows, "as shipped")
-    ]
+def test_fp8_time_beside_flashmla() -> None:
+    """With 8 heads and an fp8_ds_mla cache the kernel takes FlashMLA's time at most, whatever the number of rows."""
+    timed = load("attention_h200.json")["timed"]
+    us = {e["rows"]: e["us"] for e in timed if e["kv"] == "fp8_ds_mla"}
 
-    assert min(shipped) <= most * flashmla
+    assert {1, 4, 16, 64, 256, 2048} <= us.keys()
+    assert all(us[rows]["slots"] <= us[rows]["flashmla"] for rows in us)
+
+
+@pytest.mark.parametrize("kv", ["wide", "fp8", "fp8_ds_mla"])
+def test_positions_are_fused_where_that_is_faster(kv: str) -> None:
+    """Up to FUSED_ROWS a launch that converts takes no longer than the converter and a launch; above, not much less."""
+    timed = [e for e in load("attention_h200.json")["timed"] if e["kv"] == kv]
+
+    for entry in timed:
+        fused, separate = entry["us"]["positions"], entry["us"]["converter_and_slots"]
+        assert fused <= separate if entry["rows"] <= FUSED_ROWS else separate <= 1.05 * fused
 
 
 ENGINE_PROMPTS = [7, 130, 2040, 2049, 3000, 5000, 9000]
 # of a log probability: bfloat16 caches, what rounds otherwise, and the GGUFs with their larger logits
 LIMITS = {"ours-8-fp8_ds_mla": 0.025, "ours-8-fp8": 0.05, "ours-8-float16": 0.05}
-LIMITS |= dict.fromkeys(["ours-gguf", "ours-gguf-mtp1", "ours-gguf-tp2", "ours-gguf-tp2-dcp2"], 0.065)
+LIMITS |= dict.fromkeys(["ours-gguf", "ours-gguf-mtp1", "ours-gguf-tp2-dcp2"], 0.065)
+# ranks quantise the parts of an activation apart: each run is within FLOAT32_LIMIT of float32, on one side or the other
+LIMITS |= {"ours-gguf-tp2": 0.095}
 FLOAT32_LIMIT = 0.08
 
 

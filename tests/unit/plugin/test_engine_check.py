@@ -18,7 +18,7 @@ from glm5_vllm.gguf.plan import plan_load
 from glm5_vllm.gguf.splits import open_model
 from tests.gpu import engine_check, serve_check
 from tests.gpu.engine_run import EngineRun
-from tests.gpu.engine_runs import COMPARED, GROUPS, MODELS, OURS, WITH_TRANSFORMERS
+from tests.gpu.engine_runs import COMPARED, GROUPS, MODELS, OURS
 from tests.gpu.engine_summary import APART, compare, merge, origin, summarize
 from tests.gpu.process import process_group
 from tests.support.tiny_gguf import write_tiny
@@ -94,7 +94,7 @@ def test_a_whole_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert summary["hardware"] == "2 x NVIDIA H200"
     assert summary["versions"]["vllm"] == "0.33.0"
     assert summary["command"].endswith("engine_check gguf-parallel FOLDER 0 1")
-    assert summary["with_float32_transformers"] == {"ours-gguf-wide": [{"of": 1}]}
+    assert summary["with_float32_transformers"] == {n: [{"of": 1}] for n in GROUPS["gguf-parallel"]}
     assert "ours-gguf-tp2-dcp2 with ours-gguf-wide" in summary["comparisons"]
     assert summary["failed"] == {}
 
@@ -253,8 +253,6 @@ def test_every_run_has_its_own_name() -> None:
     for name, other in COMPARED.items():
         assert MODELS.get(groups[name]) == MODELS.get(groups[other]), name
         assert GROUPS[groups[name]][name].heads == GROUPS[groups[other]][other].heads, name
-    assert WITH_TRANSFORMERS.keys() == MODELS.keys()
-    assert all(groups[name] == group for group, name in WITH_TRANSFORMERS.items())
 
 
 @pytest.mark.parametrize("group", MODELS)
@@ -295,7 +293,8 @@ def test_merge_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert merged["runs"]["ours-gguf"]["start_seconds"] == 9.0
     assert list(merged["runs"]) == ["ours-gguf", "ours-gguf-tp2", "ours-gguf-wide"]
     assert list(merged["comparisons"]) == ["ours-gguf with stock-gguf", "ours-gguf-tp2 with ours-gguf-wide"]
-    assert merged["with_float32_transformers"] == {"ours-gguf": [1], "ours-gguf-wide": [{"of": 1}]}
+    told = merged["with_float32_transformers"]
+    assert told == {"ours-gguf": [1], "ours-gguf-tp2": [{"of": 1}], "ours-gguf-wide": [{"of": 1}]}
     assert merged["hardware"] == "2 x NVIDIA H200"
     assert merged["command"].count("engine_check") == 2
     assert merged["runs"]["ours-gguf-tp2"] == {

@@ -15,9 +15,10 @@ import triton
 MAX_SPLITS = 64
 # row counts measured at warm-up and written to the attestation
 ATTESTED_ROWS = (1, 8, 64, 512)
-# up to here positions become slots inside the attention launch. H200, 8 heads, us on top of ready slots: 0.9 at 1 row,
-# 0.5 at 4 and 16, 0.1 at 64, 0 at 256, 5 at 2048; a launch of its own costs more. Above, 8 bytes a slot of scratch
-FUSED_ROWS = 1024
+# up to here positions become slots inside the attention launch. H200, time beside vLLM's converter and ready slots: 0.80
+# to 0.83 at 1 row, 0.95 to 0.96 at 64 and 0.96 to 0.99 at 128 in every format; from 256 rows 1.01 with a wide cache and
+# 1.06 with fp8_ds_mla
+FUSED_ROWS = 128
 
 
 class KVFormat(Enum):
@@ -91,7 +92,9 @@ _SM90 = {
     KVFormat.FP8: _SM90_FP8,
     KVFormat.FP8_GROUPED: _SM90_FP8,
 }
-# never timed: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once
+# never timed on these cards: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once. With
+# one program a multiprocessor, as there, an H200 takes 1.19 times as long for this fp8 tile as for that of 64 slots,
+# which does not fit here
 _SMALL_MEMORY_FP8 = Architecture(
     ((1, Tile(32, 3, 4)),),
     Tile(32, 3, 4),
