@@ -15,10 +15,10 @@ import triton
 MAX_SPLITS = 64
 # row counts measured at warm-up and written to the attestation
 ATTESTED_ROWS = (1, 8, 64, 512)
-# up to here positions become slots inside the attention launch. H200, time beside vLLM's converter and ready slots: 0.80
-# to 0.83 at 1 row, 0.95 to 0.96 at 64 and 0.96 to 0.99 at 128 in every format; from 256 rows 1.01 with a wide cache and
-# 1.06 with fp8_ds_mla
-FUSED_ROWS = 128
+# up to here positions become slots inside the attention launch. H200, 8 heads, time beside vLLM's converter and ready
+# slots: 0.80 to 0.83 at 1 row, 0.95 to 0.96 at 64, 0.96 to 0.99 at 128; at 256 and 512 rows 1.01 with a wide cache, 0.98
+# with fp8, 1.06 with fp8_ds_mla. Layers that share an indexer share vLLM's conversion too; that was never tried here
+FUSED_ROWS = 1024
 
 
 class KVFormat(Enum):
