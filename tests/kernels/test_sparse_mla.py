@@ -74,9 +74,10 @@ def test_head_counts(heads: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 31, 32, 63, 111])
-def test_odd_widths(width: int) -> None:
+@pytest.mark.parametrize(("kv_kind", "dtype"), [("wide", F32), ("fp8", BF16), ("fp8_ds_mla", F16)])
+def test_odd_widths(kv_kind: str, dtype: torch.dtype, width: int) -> None:
     """A width that does not fill its tiles or its splits gives the reference's answer."""
-    case = make_case(rows=3, heads=4, width=width, num_slots=128, dtype=F32)
+    case = make_case(rows=3, heads=4, width=width, num_slots=128, dtype=dtype, kv_kind=kv_kind)
 
     expect_reference(case, *run(case, config(4)))
 
@@ -171,6 +172,34 @@ def test_positions_through_a_block_table(block_size: int, stride: int) -> None:
 
         assert relative_error(out, expected_out) < TOLERANCE[F32]
         assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[F32]
+
+
+@pytest.mark.parametrize("kv_kind", ["wide", "fp8", "fp8_ds_mla"])
+def test_positions_give_the_bits_of_slots(kv_kind: str) -> None:
+    """Where every block lies at its own place positions are slots, and with any cache both entries give the same bits."""
+    case = make_case(rows=4, heads=8, width=70, num_slots=192, dtype=BF16, kv_kind=kv_kind)
+    column = torch.arange(70)
+    positions = torch.where(column < case.counts[:, None], case.slots, -1)
+    table, request = torch.arange(192 // 16, dtype=torch.int32)[None], torch.zeros(4, dtype=torch.int32)
+    expected = run(case, config(2))
+
+    with poisoned_memory():
+        actual = attend_positions(
+            case.q,
+            case.kv,
+            positions,
+            table,
+            request,
+            16,
+            16,
+            SCALE,
+            workspace=Workspace.create(8, 70, 4, CPU),
+            kv_scale=case.kv_scale,
+            config=config(2),
+        )
+
+    assert torch.equal(expected[0], actual[0])
+    assert torch.equal(expected[1], actual[1])
 
 
 def test_any_sparse_pattern() -> None:

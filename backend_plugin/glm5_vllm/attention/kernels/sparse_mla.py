@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from glm5_vllm.attention.kernels.splits import LATENT, LN2, NOTHING, ROPE, UNSPECIALIZED, slots_of_program
+from glm5_vllm.attention.kernels.splits import LATENT, LN2, NOTHING, ROPE, UNSPECIALIZED, part_of_program
 
 
 @triton.jit
@@ -92,29 +92,23 @@ def attend_kernel(
 ):
     """Attention of one row and BH heads over one split of its slots.
 
-    Grid: program_id(0) = (row * SPLITS + split) * head_blocks + head_block, head blocks fastest so that they share
-    the gathered rows in L2. q_latent [rows, heads, 512], q_rope [rows, heads, 64], kv [slots, 576], one row kv_row times
-    16 bytes behind the other. BLOCK_SIZE 0: index [rows, width] holds slots, of which the first counts[row] may count.
-    Otherwise it holds positions, which block_table [requests, table_width] turns into slots, kept in slots
-    [rows, width]. With SPLITS > 1 part_out [rows, SPLITS, heads, 512] and part_lse (base 2) are written for
-    merge_kernel, else out and lse. The caller guarantees that every slot that counts lies inside the cache.
+    Grid: rows * SPLITS * cdiv(heads, BH) programs, see `part_of_program`. q_latent [rows, heads, 512], q_rope
+    [rows, heads, 64], kv [slots, 576], one row kv_row times 16 bytes behind the other. BLOCK_SIZE 0: index [rows, width]
+    holds slots, of which the first counts[row] may count. Otherwise it holds positions, which block_table
+    [requests, table_width] turns into slots, kept in slots [rows, width]. With SPLITS > 1 part_out
+    [rows, SPLITS, heads, 512] and part_lse (base 2) are written for merge_kernel, else out and lse. The caller
+    guarantees that every slot that counts lies inside the cache.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    head_blocks = tl.cdiv(heads, BH)
-    i_program = tl.program_id(0)
-    i_head_block = i_program % head_blocks
-    i_split = (i_program // head_blocks) % SPLITS
-    i_row = (i_program // (head_blocks * SPLITS)).to(tl.int64)
-    p_index, start, end = slots_of_program(
+    i_row, i_split, i_head_block, p_index, start, end = part_of_program(
         index,
         counts,
         block_table,
         request_of_row,
         slots,
-        i_row,
-        i_split,
+        heads,
         width,
         table_width,
         block_stride_rows,
@@ -122,6 +116,7 @@ def attend_kernel(
         table_row,
         BLOCK_SIZE,
         SPLITS,
+        BH,
         BN,
         BC,
     )

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from glm5_vllm.attention.kernels.fp8 import float16_values, power_of_two
-from glm5_vllm.attention.kernels.splits import LATENT, LN2, NOTHING, UNSPECIALIZED, slots_of_program
+from glm5_vllm.attention.kernels.splits import LATENT, LN2, NOTHING, UNSPECIALIZED, part_of_program
 
 # quarters of a row, one a warp; fp8_ds_mla has one float32 scale for the 128 latent columns of each
 _PARTS = tl.constexpr(4)
@@ -166,19 +166,13 @@ def attend_fp8_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    head_blocks = tl.cdiv(heads, BH)
-    i_program = tl.program_id(0)
-    i_head_block = i_program % head_blocks
-    i_split = (i_program // head_blocks) % SPLITS
-    i_row = (i_program // (head_blocks * SPLITS)).to(tl.int64)
-    p_index, start, end = slots_of_program(
+    i_row, i_split, i_head_block, p_index, start, end = part_of_program(
         index,
         counts,
         block_table,
         request_of_row,
         slots,
-        i_row,
-        i_split,
+        heads,
         width,
         table_width,
         block_stride_rows,
@@ -186,6 +180,7 @@ def attend_fp8_kernel(
         table_row,
         BLOCK_SIZE,
         SPLITS,
+        BH,
         BN,
         BC,
     )

@@ -1,4 +1,4 @@
-"""What the attention kernels share: which slots a program takes, and how a row's splits become one; no vLLM."""
+"""What the attention kernels share: which part a program takes, and how a row's splits become one; no vLLM."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ def _write_slots(
 
 
 @triton.jit
-def slots_of_program(
+def part_of_program(
     index,
     counts,
     block_table,
     request_of_row,
     slots,
-    i_row,
-    i_split,
+    heads,
     width,
     table_width,
     block_stride_rows,
@@ -54,13 +53,21 @@ def slots_of_program(
     table_row,
     BLOCK_SIZE: tl.constexpr,
     SPLITS: tl.constexpr,
+    BH: tl.constexpr,
     BN: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """Where the slots of a row's split stand: pointer to the row, first and last column; positions are converted first.
+    """What a program computes: row, split, block of BH heads; pointer to the row's slots, first and last column.
 
-    Splits are cut by the width, never by the count: the same row gives the same bits in any batch.
+    program_id(0) = (row * SPLITS + split) * head_blocks + head_block: head blocks fastest, so that they share the
+    gathered rows in L2. Positions are turned into slots first. Splits are cut by the width, never by the count: the same
+    row gives the same bits in any batch.
     """
+    head_blocks = tl.cdiv(heads, BH)
+    i_program = tl.program_id(0)
+    i_head_block = i_program % head_blocks
+    i_split = (i_program // head_blocks) % SPLITS
+    i_row = (i_program // (head_blocks * SPLITS)).to(tl.int64)
     tiles_of_split = tl.cdiv(tl.cdiv(width, BN), SPLITS)
     start = i_split * tiles_of_split * BN
     end = tl.minimum(start + tiles_of_split * BN, width)
@@ -74,7 +81,7 @@ def slots_of_program(
         p_index = p_slot
     else:
         end = tl.minimum(end, tl.load(counts + i_row))
-    return p_index, start, end
+    return i_row, i_split, i_head_block, p_index, start, end
 
 
 @triton.jit(do_not_specialize=["heads"])
