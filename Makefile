@@ -29,7 +29,7 @@ test-engine: setup ## tests that start the real vLLM engine on CPU
 test-staging: setup ## staging against real servers, with kills and faults
 	$(PYTEST) -m staging
 
-test-offline: setup .venv-triton/.ready ## compile every kernel configuration for SM80, SM89 and SM120, without a card
+test-offline: setup .venv-triton/.ready ## compile every kernel configuration for SM80, SM89, SM100 and SM120, without a card
 	$(PYTEST) -m offline_compile
 
 .venv-%/.ready: requirements/%.txt

@@ -38,6 +38,7 @@ from glm5_vllm.indexer.kernels import gathered_logits_kernel, paged_logits_kerne
 LIMITS = {
     80: (166_912, 167_936, 65_536, 108),
     89: (101_376, 102_400, 65_536, 142),
+    100: (232_448, 233_472, 65_536, 148),
     120: (101_376, 102_400, 65_536, 188),
 }
 RESERVED_SHARED = 1024  # by the driver, a program

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from glm5_vllm.attention import reference
+from glm5_vllm.attention.kernels import launch
 from glm5_vllm.attention.kernels.configs import KVFormat, LaunchConfig, Tile, choose, supported_formats
 from glm5_vllm.attention.kernels.launch import (
     KernelInputError,
@@ -16,7 +17,6 @@ from glm5_vllm.attention.kernels.launch import (
 )
 from tests.support.interpreter import poisoned_memory
 from tests.support.sparse_case import (
-    GROUPED_LSE_TOLERANCE,
     LSE_TOLERANCE,
     SCALE,
     TOLERANCE,
@@ -40,7 +40,7 @@ def config(splits: int, slots: int = 32, heads: int = 16) -> LaunchConfig:
 
 
 def run(
-    case: Case, launch: LaunchConfig | None = None, scale: float = SCALE
+    case: Case, launched: LaunchConfig | None = None, scale: float = SCALE
 ) -> tuple[torch.Tensor, torch.Tensor]:
     with poisoned_memory():
         workspace = Workspace.create(case.q.shape[1], case.slots.shape[1], 0, CPU)
@@ -52,7 +52,7 @@ def run(
             scale,
             workspace=workspace,
             kv_scale=case.kv_scale,
-            config=launch,
+            config=launched,
         )
 
 
@@ -119,7 +119,25 @@ def test_grouped_magnitudes_beyond_float16(query_size: float) -> None:
 
     expected_out, expected_lse = reference.sparse_mla(q, grouped.kv_float, case.slots, case.counts, scale)
     assert relative_error(out, expected_out) < TOLERANCE[BF16]
-    assert largest_difference(lse, expected_lse) < GROUPED_LSE_TOLERANCE
+    assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[BF16]
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("normal", [0, 32, 60], ids=["none", "last half", "all but four"])
+def test_grouped_latents_of_zeros(normal: int, splits: int) -> None:
+    """Latents of zeros, whose scales are the least of float32, count as zeros, alone and before others."""
+    case = make_case(rows=1, heads=8, width=64, num_slots=64, dtype=BF16)
+    latent = torch.randn(64, 512, generator=torch.Generator().manual_seed(3))
+    latent[: 64 - normal] = 0
+    kv = grouped_rows(latent, case.kv_float[:, 512:].to(BF16))
+    slots, counts = torch.arange(64, dtype=torch.int32)[None], torch.full((1,), 64, dtype=torch.int32)
+
+    zeros = Case(case.q, kv, grouped_float(kv, BF16), slots, counts, 1.0)
+    out, lse = run(zeros, config(splits, heads=8))
+
+    expected_out, expected_lse = reference.sparse_mla(zeros.q, zeros.kv_float, slots, counts, SCALE)
+    assert largest_difference(out, expected_out) < 1e-2
+    assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[BF16]
 
 
 def test_query_in_two_parts() -> None:
@@ -300,8 +318,12 @@ def test_splits_shrink_as_rows_grow(kv_format: KVFormat, expected: list[int]) ->
 
 
 @pytest.mark.parametrize("kv_format", list(KVFormat), ids=str)
-def test_workspace_holds_every_configuration(kv_format: KVFormat) -> None:
-    """Whatever the table chooses, the parts of all rows fit the scratch made for their heads."""
+@pytest.mark.parametrize(("capability", "multiprocessors"), [((8, 9), 142), ((9, 0), 132), ((12, 0), 188)])
+def test_workspace_holds_every_configuration(
+    capability: tuple[int, int], multiprocessors: int, kv_format: KVFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a card's table chooses, the parts of all rows fit the scratch made for their heads."""
+    monkeypatch.setattr(launch, "_device", lambda device: (capability, multiprocessors))
     for heads in (1, 8, 17, 64, 128):
         entries = Workspace.create(heads, 8, 0, CPU).part_lse.shape[0]
         for rows in range(1, 300):

@@ -15,7 +15,7 @@ _ONE = tl.constexpr(0x3F800000)
 
 @triton.jit
 def power_of_two(value):
-    """The largest power of two p not above a float32 from 0 to 2^127, 1/p and log2(p); of 0: 1, 1 and 0."""
+    """The largest power of two p not above a float32 from 0 to below 2^127, 1/p and log2(p); of 0: 1, 1 and 0."""
     bits = value.to(tl.int32, bitcast=True) & _ABOVE_MANTISSA
     bits = tl.where(bits == 0, _ONE, bits)
     power = bits.to(tl.float32, bitcast=True)

@@ -13,6 +13,8 @@ import triton.language as tl
 from glm5_vllm.attention.kernels.fp8 import float16_values, power_of_two
 from glm5_vllm.attention.kernels.splits import LATENT, LN2, NOTHING, UNSPECIALIZED, part_of_program
 
+# no more is gained by a smaller power: vLLM's least scale is 2^-126, and sums of its inverse would leave float32
+_LEAST_SCALE = tl.constexpr(2.0**-64)
 # quarters of a row, one a warp; fp8_ds_mla has one float32 scale for the 128 latent columns of each
 _PARTS = tl.constexpr(4)
 _PART = tl.constexpr(512 // 4)
@@ -95,7 +97,7 @@ def _attend_tile(
     below 2, onto the weight. b_max and b_acc follow the weights so enlarged, b_sum the weights of the softmax.
     """
     if GROUPED:
-        _power, inverse, exponent = power_of_two(_largest_of_four(b_scale))
+        _power, inverse, exponent = power_of_two(tl.maximum(_largest_of_four(b_scale), _LEAST_SCALE))
         b_factor = tl.trans((b_scale * inverse[:, None]).to(tl.float16))[:, None, :]
     b_latent = float16_values(latent, INTERPRETED)
     b_rope = rope if GROUPED else float16_values(rope, INTERPRETED)

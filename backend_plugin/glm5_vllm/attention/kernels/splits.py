@@ -95,7 +95,7 @@ def merge_kernel(
     [rows, heads] (natural logarithm).
     """
     if PDL:
-        # launched while attend_kernel still runs: nothing may be read before it has ended
+        # launched while the attention kernel still runs: nothing may be read before it has ended
         tl.extra.cuda.gdc_wait()
     i_out = tl.program_id(0).to(tl.int64)
     o_column = tl.program_id(1) * BD + tl.arange(0, BD)
