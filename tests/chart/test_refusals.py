@@ -39,6 +39,16 @@ CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"staging": {"aside": True}},
         "staging.aside is true for a release that serves",
     ),
+    "monitors of a release aside": (
+        "several-replicas",
+        {
+            "replicas": 0,
+            "router": {"enabled": False},
+            "staging": {"mode": "job", "aside": True},
+            "model": {"volume": {"type": "existingClaim", "existingClaim": "model-glm5-0"}},
+        },
+        "podMonitor.enabled is true while staging.aside is",
+    ),
     "page cache beyond memory": (
         "rtx-pro-6000",
         {"staging": {"warm": True, "memory": "376Gi"}},

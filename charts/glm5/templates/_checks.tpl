@@ -12,7 +12,7 @@ fails once with all of them.
 
 {{- define "glm5.checks.images" -}}
 {{- if not .Values.images.registry }}
-- problem: "images.registry is empty; expected the registry that `make images` was pushed to."
+- problem: "images.registry is empty; expected the registry that your images were pushed to, by `REGISTRY=... PUSH=1 docker/build service engine-cuda`."
   paste: "images:\n  registry: registry.example.com/llm"
 {{- end }}
 {{- end -}}
@@ -56,6 +56,14 @@ fails once with all of them.
 {{- if and .Values.staging.enabled .Values.staging.aside (not (and (eq .Values.staging.mode "job") (eq (int .Values.replicas) 0))) }}
 - problem: "staging.aside is true for a release that serves, so its pods would wait for a model that nobody makes current; expected false, or staging.mode job with replicas 0."
   paste: "staging:\n  aside: false"
+{{- end }}
+{{- if and .Values.staging.enabled .Values.staging.aside }}
+{{- range $key := list "autoscaling" "dashboards" "httpRoute" "inferencePool" "ingress" "keda" "podDisruptionBudget" "podMonitor" "prometheusRule" "router" "serviceMonitor" }}
+{{- if (index $.Values $key).enabled }}
+- problem: "{{ $key }}.enabled is true while staging.aside is, so a release that only stages would have {{ $key }} beside the one that serves; expected false."
+  paste: "{{ $key }}:\n  enabled: false"
+{{- end }}
+{{- end }}
 {{- end }}
 {{- $warmMib := include "glm5.warmLeastMib" . | int }}
 {{- if and .Values.staging.enabled .Values.staging.warm (lt (include "glm5.mib" .Values.staging.memory | int) $warmMib) }}
