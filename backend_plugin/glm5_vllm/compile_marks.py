@@ -1,7 +1,7 @@
 """Marks kernel compilations under way as `compiles/PID.json` in the run directory, so that nobody takes one for a hang.
 
 The file is there while this process compiles; the supervisor counts it as progress up to a cap. Without a run directory
-nothing is written.
+nothing is written, and a mark that cannot be written stops no kernel.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from glm5_vllm import envs
-from glm5_vllm.files import write_whole
+from glm5_vllm.files import try_write
 
 _running: dict[str, float] = {}
 _lock = threading.Lock()
@@ -74,8 +74,9 @@ def _write() -> None:
         return
     path = run_dir / "compiles" / f"{os.getpid()}.json"
     if not _running:
-        path.unlink(missing_ok=True)
+        # on a volume that went read-only the mark stays, and its age says that it is stale
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
         return
     kernel, since = min(_running.items(), key=lambda item: item[1])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({"kernel": kernel, "since": since}).encode())
+    try_write(path, json.dumps({"kernel": kernel, "since": since}).encode())

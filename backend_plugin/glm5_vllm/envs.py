@@ -12,6 +12,12 @@ def run_dir() -> Path | None:
     return Path(value) if value else None
 
 
+def vllm_plugins() -> list[str] | None:
+    """`VLLM_PLUGINS`: the only plugins that vLLM loads, in every process; unset means all."""
+    value = os.environ.get("VLLM_PLUGINS")
+    return None if value is None else value.split(",")
+
+
 def cache_dir() -> Path:
     """`GLM5_CACHE_DIR`: where config and tokenizer built from a GGUF lie; default `$XDG_CACHE_HOME/glm5`."""
     value = os.environ.get("GLM5_CACHE_DIR")

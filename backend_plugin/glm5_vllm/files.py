@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import tempfile
 from pathlib import Path
+
+logger = logging.getLogger("vllm.glm5.files")
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -21,3 +25,19 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def try_write(path: Path, data: bytes) -> bool:
+    """`write_whole`, its folder made, for work that goes on without the file: False and one log line where it failed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+    except OSError as error:
+        _warn(path.name, error.strerror or str(error))
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(name: str, reason: str) -> None:
+    logger.warning("%s could not be written: %s; serving goes on without it", name, reason)

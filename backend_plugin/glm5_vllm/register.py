@@ -26,7 +26,7 @@ def register() -> None:
 
     from glm5_vllm import compile_marks, patches, versions
 
-    versions.check_vllm()
+    versions.check_vllm(current_platform.device_type)
     if current_platform.is_cuda():
         from glm5_vllm.attention import registration
 

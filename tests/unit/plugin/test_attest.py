@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from glm5_vllm import attest
+from glm5_vllm import attest, compile_marks
 
 
 @pytest.fixture
@@ -57,6 +59,46 @@ def test_measured_times_are_kept_by_rows(run_dir: Path) -> None:
 
     assert record["kernel_seconds"] == {"1": 1e-5, "64": 5e-5}
     assert record["kernel_configurations"] == {"decode": {"splits": 16}}
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that cannot write goes on, is not attested, and is as soon as it can."""
+    attest.layer_built(facts())
+    blocked = run_dir / "file"
+    blocked.touch()
+    monkeypatch.setenv("GLM5_RUN_DIR", str(blocked / "below"))
+    attest.kernel_timed(1, 1e-5)
+    with compile_marks.compiling("k"):
+        pass
+
+    assert not attest.first_call()
+    assert not compile_marks._running
+
+    monkeypatch.setenv("GLM5_RUN_DIR", str(run_dir))
+    assert attest.first_call()
+    assert read(run_dir)["first_call_at"]
+
+
+@pytest.mark.parametrize(
+    ("block", "is_attested"), [(0, False), (7, True)], ids=["captured graph", "real request"]
+)
+def test_a_real_request_attests(
+    block: int, is_attested: bool, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first row of a real request attests, also on a rank whose cache another rank's token does not enter."""
+    from glm5_vllm.attention import backend
+
+    attest.layer_built(facts())
+    monkeypatch.setattr(
+        backend.SparseMLACommonMetadataBuilder, "build", lambda *_: SimpleNamespace(num_decode_tokens=1)
+    )
+    builder = backend.TritonMLASparseMetadataBuilder.__new__(backend.TritonMLASparseMetadataBuilder)
+    builder._is_first_call_seen = False
+    batch = SimpleNamespace(block_table_tensor=torch.tensor([[block, 0]]), slot_mapping=torch.tensor([-1]))
+
+    builder.build(0, batch)
+
+    assert bool(read(run_dir)["first_call_at"]) == is_attested
 
 
 def test_nothing_is_written_without_a_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

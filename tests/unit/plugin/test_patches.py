@@ -63,21 +63,35 @@ def test_a_missing_target_raises() -> None:
         patches.replace_attribute(types.ModuleType("owner"), "gone", lambda original: original)
 
 
-def test_untested_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another vLLM version is refused with its number and the tested ones."""
+@pytest.mark.parametrize(
+    ("found", "platform", "told"),
+    [
+        ("0.99.1+cu130", "cuda", r"on cuda: 0\.99\.1; expected 0\.33\.0\."),
+        ("0.32.0", "cuda", r"on cuda: 0\.32\.0; expected 0\.33\.0\."),
+        ("0.33.0", "cpu", r"on cpu: 0\.33\.0; expected 0\.32\.0\."),
+        ("0.99.1", "", r"on an unknown platform: 0\.99\.1; expected 0\.33\.0 or 0\.32\.0\."),
+    ],
+)
+def test_untested_vllm_is_refused(
+    found: str, platform: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vLLM version that was not tested on this platform is refused with its number and the tested one."""
     fake = types.ModuleType("vllm")
-    fake.__version__ = "0.99.1+cu130"  # type: ignore[attr-defined]
+    fake.__version__ = found  # type: ignore[attr-defined]
     monkeypatch.setitem(__import__("sys").modules, "vllm", fake)
 
-    with pytest.raises(versions.UntestedVersionError, match=r"0\.99\.1; expected one of 0\.32\.0, 0\.33\.0"):
-        versions.check_vllm()
+    with pytest.raises(versions.UntestedVersionError, match=told):
+        versions.check_vllm(platform)
 
 
-@pytest.mark.parametrize("version", versions.TESTED_VLLM)
-def test_tested_vllm_is_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tested version passes, with or without a local suffix."""
+@pytest.mark.parametrize(
+    ("found", "platform"),
+    [("0.33.0+cu130", "cuda"), ("0.32.0", "cpu"), ("0.32.0+cpu", "cpu"), ("0.33.0", "")],
+)
+def test_tested_vllm_is_taken(found: str, platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version tested on a platform passes, with or without a local suffix."""
     fake = types.ModuleType("vllm")
-    fake.__version__ = f"{version}+cpu"  # type: ignore[attr-defined]
+    fake.__version__ = found  # type: ignore[attr-defined]
     monkeypatch.setitem(__import__("sys").modules, "vllm", fake)
 
-    versions.check_vllm()
+    versions.check_vllm(platform)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from glm5_vllm import compile_marks, patches, register, versions
+from glm5_vllm import compile_marks, patches, register, serve, versions
 from glm5_vllm.attention import registration
 from glm5_vllm.gguf import loader
 
@@ -94,7 +94,7 @@ def test_compilations_are_watched_on_cards(
     watched: list[str] = []
     monkeypatch.setattr(current_platform, "is_cuda", lambda: is_cuda)
     monkeypatch.setattr(current_platform, "get_device_capability", lambda: None)
-    monkeypatch.setattr(versions, "check_vllm", lambda: None)
+    monkeypatch.setattr(versions, "check_vllm", lambda platform: None)
     monkeypatch.setattr(registration, "prefer_backend", lambda: None)
     monkeypatch.setattr(patches, "apply_all", lambda: None)
     monkeypatch.setattr(loader, "register_loader", lambda: None)
@@ -103,3 +103,28 @@ def test_compilations_are_watched_on_cards(
     register.register()
 
     assert watched == expected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "missing"), [("gguf,mine", "glm5, glm5_cpu"), ("", "glm5, glm5_cpu, gguf")]
+)
+def test_plugins_that_workers_would_go_without(
+    chosen: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where VLLM_PLUGINS keeps workers from loading the plugin the server does not start, and says what to add."""
+    monkeypatch.setenv("VLLM_PLUGINS", chosen)
+
+    with pytest.raises(
+        serve.PluginLeftOutError, match=f"leaves out {missing}; expected all of glm5, glm5_cpu, gguf"
+    ):
+        serve.main()
+
+
+@pytest.mark.parametrize("chosen", [None, "mine,glm5,gguf,glm5_cpu"])
+def test_plugins_that_workers_load(chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without VLLM_PLUGINS, or with all of ours in it, nothing is in the way."""
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    if chosen:
+        monkeypatch.setenv("VLLM_PLUGINS", chosen)
+
+    serve.check_plugins()
