@@ -26,6 +26,12 @@ TOPK = 2048
 F16, BF16 = torch.float16, torch.bfloat16
 
 
+def skip_unless_read(kv_kind: str) -> None:
+    """Skip a test of a cache that this card's kernels do not read."""
+    if KVFormat(kv_kind) not in supported_formats(torch.cuda.get_device_capability()):
+        pytest.skip(f"this card reads no {kv_kind} cache")
+
+
 def workspace(heads: int, width: int = TOPK, slot_rows: int = 0) -> Workspace:
     """Scratch full of NaN: what is read before it is written shows."""
     scratch = Workspace.create(heads, width, slot_rows, torch.device("cuda"))
@@ -52,8 +58,7 @@ def run(case: Case, *, batch_invariant: bool = False) -> tuple[torch.Tensor, tor
 @pytest.mark.parametrize("kv_kind", ["wide", "fp8", "fp8_ds_mla"])
 def test_rows_types_and_layouts(kv_kind: str, dtype: torch.dtype, rows: int) -> None:
     """Every KV layout, type and number of rows gives the reference's answer, whatever unused memory holds."""
-    if KVFormat(kv_kind) not in supported_formats(torch.cuda.get_device_capability()):
-        pytest.skip(f"this card reads no {kv_kind} cache")
+    skip_unless_read(kv_kind)
     case = make_case(rows, 8, TOPK, 40_000, dtype, kv_kind, "cuda")
 
     expect_reference(case, *run(case))
@@ -72,8 +77,7 @@ def test_head_counts(heads: int) -> None:
 @pytest.mark.parametrize("kv_kind", ["fp8", "fp8_ds_mla"])
 def test_fp8_head_counts(kv_kind: str, heads: int) -> None:
     """With an fp8 cache too any number of heads gives the reference's answer with few rows and with many."""
-    if KVFormat(kv_kind) not in supported_formats(torch.cuda.get_device_capability()):
-        pytest.skip(f"this card reads no {kv_kind} cache")
+    skip_unless_read(kv_kind)
     for rows in (2, 150):
         case = make_case(rows, heads, TOPK, 10_000, BF16, kv_kind, "cuda")
 
@@ -84,8 +88,7 @@ def test_fp8_head_counts(kv_kind: str, heads: int) -> None:
 @pytest.mark.parametrize("kv_kind", ["wide", "fp8", "fp8_ds_mla"])
 def test_odd_widths(kv_kind: str, width: int) -> None:
     """An index table that does not fill its tiles gives the reference's answer."""
-    if KVFormat(kv_kind) not in supported_formats(torch.cuda.get_device_capability()):
-        pytest.skip(f"this card reads no {kv_kind} cache")
+    skip_unless_read(kv_kind)
     case = make_case(5, 8, width, 4000, BF16, kv_kind, "cuda")
 
     expect_reference(case, *run(case))

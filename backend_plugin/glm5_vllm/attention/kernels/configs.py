@@ -94,30 +94,28 @@ _SM90 = {
     KVFormat.FP8: _SM90_FP8,
     KVFormat.FP8_GROUPED: _SM90_FP8,
 }
+
+
+def _fp8_of_32_slots(doubled_splits: int = 0) -> Architecture:
+    """The fp8 tile that fits every card, for few heads and for more."""
+    few, more = Tile(32, 3, 4, heads=8), Tile(32, 3, 4)
+    few_heads = Architecture(((1, few),), few, doubled_splits=doubled_splits)
+    return Architecture(((1, more),), more, doubled_splits=doubled_splits, few_heads=few_heads)
+
+
 # never timed. The tile of 64 heads takes more shared memory there than a program has, and others of 64 slots spill
-_SM100_FP8 = Architecture(
-    ((1, Tile(32, 3, 4)),),
-    Tile(32, 3, 4),
-    doubled_splits=8,
-    few_heads=Architecture(((1, Tile(32, 3, 4, heads=8)),), Tile(32, 3, 4, heads=8), doubled_splits=8),
-)
 _SM100 = {
     KVFormat.WIDE: Architecture(((1, Tile(32, 5, 4)),), Tile(64, 3, 4)),
-    KVFormat.FP8: _SM100_FP8,
-    KVFormat.FP8_GROUPED: _SM100_FP8,
+    KVFormat.FP8: _fp8_of_32_slots(doubled_splits=8),
+    KVFormat.FP8_GROUPED: _fp8_of_32_slots(doubled_splits=8),
 }
 # never timed on these cards: 99 KiB of shared memory a program (SM86, SM89, SM120) hold two tiles of 32 slots once. With
 # one program a multiprocessor, as there, an H200 takes 1.19 times as long for this fp8 tile as for that of 64 slots,
 # which does not fit here
-_SMALL_MEMORY_FP8 = Architecture(
-    ((1, Tile(32, 3, 4)),),
-    Tile(32, 3, 4),
-    few_heads=Architecture(((1, Tile(32, 3, 4, heads=8)),), Tile(32, 3, 4, heads=8)),
-)
 _SMALL_MEMORY = {
     KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(32, 5, 4)),
-    KVFormat.FP8: _SMALL_MEMORY_FP8,
-    KVFormat.FP8_GROUPED: _SMALL_MEMORY_FP8,
+    KVFormat.FP8: _fp8_of_32_slots(),
+    KVFormat.FP8_GROUPED: _fp8_of_32_slots(),
 }
 # never timed; no fp8 conversion in hardware, so no fp8 cache
 _SM80 = {KVFormat.WIDE: Architecture(((64, Tile(32, 3, 4)), (1, Tile(32, 5, 4))), Tile(64, 3, 4))}

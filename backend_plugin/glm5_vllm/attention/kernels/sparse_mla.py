@@ -9,7 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from glm5_vllm.attention.kernels.splits import LATENT, LN2, NOTHING, ROPE, UNSPECIALIZED, part_of_program
+from glm5_vllm.attention.kernels.splits import (
+    LATENT,
+    NOTHING,
+    ROPE,
+    UNSPECIALIZED,
+    part_of_program,
+    store_part,
+)
 
 
 @triton.jit
@@ -156,12 +163,18 @@ def attend_kernel(
     b_divisor = tl.where(b_sum > 0, b_sum, 1.0)
     b_out = b_acc * (value_scale / b_divisor)[:, None]
     b_lse = tl.where(b_sum > 0, b_max + tl.log2(b_divisor), -float("inf"))
-    if SPLITS == 1:
-        o_out = i_row * heads + o_head
-        p_out = out + o_out[:, None] * LATENT + o_latent[None, :]
-        tl.store(p_out, b_out.to(out.dtype.element_ty), mask=m_head[:, None])
-        tl.store(lse + o_out, b_lse * LN2, mask=m_head)
-    else:
-        o_part = (i_row * SPLITS + i_split) * heads + o_head
-        tl.store(part_out + o_part[:, None] * LATENT + o_latent[None, :], b_out, mask=m_head[:, None])
-        tl.store(part_lse + o_part, b_lse, mask=m_head)
+    store_part(
+        out,
+        lse,
+        part_out,
+        part_lse,
+        b_out,
+        b_lse,
+        i_row,
+        i_split,
+        heads,
+        o_head,
+        o_head[:, None],
+        o_latent[None, :],
+        SPLITS,
+    )

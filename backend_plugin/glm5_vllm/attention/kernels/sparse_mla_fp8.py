@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from glm5_vllm.attention.kernels.fp8 import float16_values, power_of_two
-from glm5_vllm.attention.kernels.splits import LATENT, LN2, NOTHING, UNSPECIALIZED, part_of_program
+from glm5_vllm.attention.kernels.splits import LATENT, NOTHING, UNSPECIALIZED, part_of_program, store_part
 
 # no more is gained by a smaller power: vLLM's least scale is 2^-126, and sums of its inverse would leave float32
 _LEAST_SCALE = tl.constexpr(2.0**-64)
@@ -238,12 +238,18 @@ def attend_fp8_kernel(
     b_divisor = tl.where(b_sum > 0, b_sum, 1.0)
     b_out = b_acc * (value_scale / b_divisor)[None, :, None]
     b_lse = tl.where(b_sum > 0, b_max + tl.log2(b_divisor), -float("inf"))
-    if SPLITS == 1:
-        o_out = i_row * heads + o_head
-        p_out = out + o_out[None, :, None] * LATENT + o_latent
-        tl.store(p_out, b_out.to(out.dtype.element_ty), mask=m_query)
-        tl.store(lse + o_out, b_lse * LN2, mask=m_head)
-    else:
-        o_entry = (i_row * SPLITS + i_split) * heads + o_head
-        tl.store(part_out + o_entry[None, :, None] * LATENT + o_latent, b_out, mask=m_query)
-        tl.store(part_lse + o_entry, b_lse, mask=m_head)
+    store_part(
+        out,
+        lse,
+        part_out,
+        part_lse,
+        b_out,
+        b_lse,
+        i_row,
+        i_split,
+        heads,
+        o_head,
+        o_head[None, :, None],
+        o_latent,
+        SPLITS,
+    )

@@ -84,6 +84,39 @@ def part_of_program(
     return i_row, i_split, i_head_block, p_index, start, end
 
 
+@triton.jit
+def store_part(
+    out,
+    lse,
+    part_out,
+    part_lse,
+    b_out,
+    b_lse,
+    i_row,
+    i_split,
+    heads,
+    o_head,
+    o_head_of_out,
+    o_latent,
+    SPLITS: tl.constexpr,
+):
+    """Write a program's output and lse [BH] (base 2): finished where a row has one split, else for merge_kernel.
+
+    o_head_of_out and o_latent, head and column of each output, have shapes that broadcast to b_out's.
+    """
+    m_head = o_head < heads
+    m_out = o_head_of_out < heads
+    if SPLITS == 1:
+        first = i_row * heads
+        p_out = out + (first + o_head_of_out) * LATENT + o_latent
+        tl.store(p_out, b_out.to(out.dtype.element_ty), mask=m_out)
+        tl.store(lse + (first + o_head), b_lse * LN2, mask=m_head)
+    else:
+        first = (i_row * SPLITS + i_split) * heads
+        tl.store(part_out + (first + o_head_of_out) * LATENT + o_latent, b_out, mask=m_out)
+        tl.store(part_lse + (first + o_head), b_lse, mask=m_head)
+
+
 @triton.jit(do_not_specialize=["heads"])
 def merge_kernel(
     part_out, part_lse, out, lse, heads, SPLITS: tl.constexpr, BD: tl.constexpr, PDL: tl.constexpr
