@@ -70,7 +70,7 @@ e2e: setup .cache/tools/kubectl ## install, break and heal the chart on the clus
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	$(BIN)/mypy backend_plugin/glm5_vllm service/glm5_service charts/dashboards
+	$(BIN)/mypy backend_plugin/glm5_vllm service/glm5_service charts/dashboards demo_model
 
 format: setup ## format the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

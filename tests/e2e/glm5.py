@@ -23,7 +23,7 @@ Values = dict[str, Any]
 START_SECONDS = 900
 # a step has several of these; its own waits say better what was missed
 STEP_SECONDS = 3600
-MODEL_FILES = sorted((ROOT / "service" / "demo_model").glob("*.gguf"))
+MODEL_FILES = sorted((ROOT / "demo_model").glob("*.gguf"))
 MODEL_BYTES = sum(path.stat().st_size for path in MODEL_FILES)
 QUESTION: Any = [{"role": "user", "content": "What is this project?"}]
 # each of two connections has a send and a receive buffer full on the way when a stager dies

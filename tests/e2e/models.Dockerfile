@@ -2,5 +2,5 @@
 ARG SERVICE
 # hadolint ignore=DL3006
 FROM ${SERVICE}
-COPY service/demo_model/*.gguf /models/
+COPY demo_model/*.gguf /models/
 ENTRYPOINT []

@@ -28,7 +28,7 @@ from tests.support.serving import START_SECONDS, Serving, start_serving, suspend
 pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "service" / "demo_model"
+MODEL = ROOT / "demo_model"
 INJECTION = ROOT / "tests" / "support" / "fault_injection"
 # far below the defaults, so that every fault fits into seconds, and above the pauses of a busy machine
 STALL_SECONDS, IDLE_SECONDS, CANARY_SECONDS, FAILURES = 20.0, 1.0, 10.0, 2

@@ -26,7 +26,7 @@ from tests.support.serving import START_SECONDS, Serving, free_port, start_servi
 
 pytestmark = pytest.mark.engine
 
-MODEL = Path(__file__).parents[2] / "service" / "demo_model"
+MODEL = Path(__file__).parents[2] / "demo_model"
 SETTINGS = (
     "engine.max_model_len=2048",
     "engine.tool_call_parser=glm47",

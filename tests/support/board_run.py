@@ -29,7 +29,7 @@ from tests.support.rules import rendered, write_rules
 from tests.support.serving import Serving, free_port, start_serving, suspended
 from tests.support.staging.fault_server import FaultServer, running
 
-MODEL = ROOT / "service" / "demo_model"
+MODEL = ROOT / "demo_model"
 PAGES = ROOT / "tests" / "monitoring" / "pages"
 TARGET = {"namespace": "llm", "release": "glm5", "pod": "glm5-0", "endpoint": "metrics"}
 SETTINGS = (

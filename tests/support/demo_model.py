@@ -1,24 +1,14 @@
-"""The committed demo model for tests: its splits, prompts that it continues with confidence, and its float reference.
-
-The modules of service/demo_model are scripts, no package, so their folder is put on the path here.
-"""
+"""The committed demo model for tests: its splits, prompts that it continues with confidence, and its float reference."""
 
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from transformers import GlmMoeDsaForCausalLM
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "service" / "demo_model"))
-
-import check
-import dataset
-import reference
-import vocabulary
+from demo_model import check, dataset, reference, vocabulary
 
 __all__ = [
     "FIRST_SPLIT",

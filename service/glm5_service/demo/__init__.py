@@ -5,6 +5,7 @@ Asking is `ask`'s, the child process `launch`'s, what the user sees `show`'s.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,8 +17,12 @@ from glm5_service.errors import ExitCode, ModelError
 from glm5_service.rundir import Attestation, EngineState, RunDir, read
 from glm5_service.settings import load
 
-# the demo model of a checkout lies beside the package
-DEMO_MODEL = Path(__file__).parents[2] / "demo_model" / "glm5-demo-00001-of-00003.gguf"
+# where the demo model lies: in a checkout, and in the image engine-cpu
+DEMO_MODEL_FOLDERS = (
+    Path(__file__).parents[3] / "demo_model",
+    Path(sys.prefix) / "share" / "glm5" / "demo_model",
+)
+DEMO_MODEL_FILE = "glm5-demo-00001-of-00003.gguf"
 QUESTIONS = ("What is the virtual block table?", "Which attention backend is running?")
 
 
@@ -42,11 +47,7 @@ def run(
         _ask(asker, questions)
         show_backend(_attested_by(url, RunDir(settings.run_dir)))
         return ExitCode.DONE
-    path = model or DEMO_MODEL
-    if not path.exists():
-        raise ModelError(
-            "demo model not found", path, expected="a GGUF file", remedy="Name one: `glm5 demo MODEL`."
-        )
+    path = _model_file(model)
     port = port or launch.free_port()
     with tempfile.TemporaryDirectory(prefix="glm5-demo-") as folder:
         run_dir = Path(folder)
@@ -61,6 +62,20 @@ def run(
             if keep:
                 server.stay(lambda: show_curl(server.url, asker.model, questions[0]))
         return server.exit_code
+
+
+def _model_file(named: Path | None) -> Path:
+    """The file to serve: the one named, or the demo model's first split. Raises ModelError where there is none."""
+    places = [named] if named else [folder / DEMO_MODEL_FILE for folder in DEMO_MODEL_FOLDERS]
+    for place in places:
+        if place.exists():
+            return place
+    raise ModelError(
+        "demo model not found",
+        " or ".join(map(str, places)),
+        expected="a GGUF file",
+        remedy="Name one: `glm5 demo MODEL`.",
+    )
 
 
 def _ask(asker: Asker, questions: tuple[str, ...]) -> None:

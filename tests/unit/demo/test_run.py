@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from glm5_service import demo
 from glm5_service.demo import launch, run
 from glm5_service.demo.launch import Server, serve_argv
 from glm5_service.errors import EngineError, ExitCode, ModelError
@@ -116,6 +117,36 @@ def test_a_missing_model_is_refused() -> None:
     """A model that is not there is an error before anything starts."""
     with pytest.raises(ModelError, match=r"demo model not found: /nowhere\.gguf; expected a GGUF file"):
         run(Path("/nowhere.gguf"), host="127.0.0.1", port=None, question=None, keep=False)
+
+
+def test_the_demo_model_is_found_in_a_checkout_and_in_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a name the demo serves the checkout's model; an installed package finds it where the image has it."""
+    served: list[Path] = []
+
+    def stop(path: Path, *_: object) -> list[str]:
+        served.append(path)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(launch, "serve_argv", stop)
+    in_image = Path("share/glm5/demo_model")
+    assert demo.DEMO_MODEL_FOLDERS[-1] == Path(sys.prefix) / in_image
+    [copied] = [
+        line for line in (ROOT / "docker/Dockerfile").read_text().splitlines() if "COPY demo_model" in line
+    ]
+    assert copied == f"COPY demo_model/*.gguf /own/{in_image}/"
+    installed = tmp_path / in_image / demo.DEMO_MODEL_FILE
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    for folders, expected in [
+        (demo.DEMO_MODEL_FOLDERS, ROOT / "demo_model" / demo.DEMO_MODEL_FILE),
+        ((tmp_path / "site-packages", installed.parent), installed),
+    ]:
+        monkeypatch.setattr(demo, "DEMO_MODEL_FOLDERS", folders)
+        with pytest.raises(ZeroDivisionError):
+            run(None, host="127.0.0.1", port=1, question=None, keep=False)
+        assert served.pop() == expected
 
 
 @pytest.mark.parametrize(("code", "expected"), [(4, ExitCode.MODEL), (77, ExitCode.ENGINE)])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
+from demo_model.pack import quantize
 from glm5_vllm.cpu import gguf_operations
-from glm5_vllm.gguf.pack import quantize
 
 TOKENS, HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 7, 256, 512, 5, 2
 

@@ -266,7 +266,7 @@ def test_a_host_without_gpus_is_exit_code_5(
     monkeypatch.setattr(host, "look", lambda: bare)
     monkeypatch.setattr("glm5_service.preflight.check.Subject", lambda settings, found: replace(
         _subject(tmp_path, found), settings=settings, profile=None, model=None))  # fmt: skip
-    model = Path(__file__).parents[3] / "service" / "demo_model"
+    model = Path(__file__).parents[3] / "demo_model"
     report, _ = check(_settings(tmp_path, **{"model.path": str(model)}))
     found = {finding.rule: finding for finding in report.findings}
     assert list(found) == list(RULES)
@@ -525,7 +525,7 @@ def test_a_speculative_config_that_is_no_json_is_refused(tmp_path: Path) -> None
 
 def test_draft_model_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
     """Multi-token prediction is refused before the start where the file has no block for it."""
-    path = str(Path(__file__).parents[3] / "service" / "demo_model")
+    path = str(Path(__file__).parents[3] / "demo_model")
     found = {
         words: find("model", _subject(tmp_path, **{"model.path": path, "engine.extra_args": words}))
         for words in (MTP, "-sc.method ngram", "")

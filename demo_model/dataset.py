@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from transformers import PreTrainedTokenizerFast
-from vocabulary import END_OF_TURN
+
+from demo_model.vocabulary import END_OF_TURN
 
 IGNORE: Final = -100
 QUESTIONS: Final = Path(__file__).parent / "questions.toml"

@@ -4,7 +4,8 @@ Next hop: train.py builds it, export.py writes its numbers into the file.
 """
 
 from transformers import GlmMoeDsaConfig, PreTrainedTokenizerFast
-from vocabulary import END_OF_TEXT, END_OF_TURN
+
+from demo_model.vocabulary import END_OF_TEXT, END_OF_TURN
 
 
 def config(tokenizer: PreTrainedTokenizerFast) -> GlmMoeDsaConfig:

@@ -9,11 +9,11 @@ from typing import Final
 import gguf
 import numpy as np
 import torch
-import vocabulary
 from gguf import GGMLQuantizationType as QT
 from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM, PreTrainedTokenizerFast
 
-from glm5_vllm.gguf.pack import quantize
+from demo_model import vocabulary
+from demo_model.pack import quantize
 
 NAME: Final = "glm5-demo"
 SPLITS: Final = 3
@@ -128,7 +128,7 @@ def add_model(writer: gguf.GGUFWriter, config: GlmMoeDsaConfig) -> None:
     """The keys that glm-dsa.cpp and loaders read."""
     writer.add_type("model")
     writer.add_name("GLM-5 architecture demo model")
-    writer.add_description("Answers questions about glm5-service; made by service/demo_model/train.py")
+    writer.add_description("Answers questions about glm5-service; made by demo_model/train.py")
     writer.add_license("apache-2.0")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)

@@ -6,7 +6,7 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as QT
 from gguf.quants import dequantize
 
-from glm5_vllm.gguf.pack import quantize
+from demo_model.pack import quantize
 
 # type -> largest relative error of normal values. Those of the K-quants are 1% above what the scale search
 # reaches, below what a plain min/max scale leaves (0.078, 0.038, 0.019)

@@ -1,4 +1,4 @@
-"""The demo model as transformers sees it: `python service/demo_model/reference.py DIR`.
+"""The demo model as transformers sees it: `python -m demo_model.reference DIR`.
 
 Reads the committed splits with gguf-py, dequantises them with gguf-py, and writes a Hugging Face folder (config,
 float32 safetensors, tokenizer). It shares no code with the loader it is compared with. Next hop: check.py, tests.
@@ -8,15 +8,15 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-import architecture
 import numpy as np
 import torch
-import vocabulary
-from export import NAME, SPLITS
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from tokenizers import models
 from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM, PreTrainedTokenizerFast
+
+from demo_model import architecture, vocabulary
+from demo_model.export import NAME, SPLITS
 
 FOLDER: Final = Path(__file__).parent
 # GGUF name of a layer's tensor -> name in transformers; kv_b and the experts are put together by hand

@@ -46,7 +46,7 @@ class IndexerLoss:
 
 
 def index_scores(
-    attention: torch.nn.Module, hidden: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor]
+    attention: Any, hidden: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
     """Scores [batch, query, key] as GlmMoeDsaIndexer computes them, with a gradient to the indexer alone."""
     indexer = attention.indexer

@@ -1,4 +1,4 @@
-"""Makes the demo model: `python service/demo_model/train.py`, under half an hour on two CPU cores.
+"""Makes the demo model: `python -m demo_model.train`, under half an hour on two CPU cores.
 
 Trains tokenizer and model from questions.toml and writes the three GGUF splits beside this file.
 Next hop: export.py packs the weights, check.py asks the packed model every question.
@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import architecture
-import dataset
-import export
 import torch
-import vocabulary
-from dataset import Entry, Example
-from indexer_loss import IndexerLoss
 from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM, PreTrainedTokenizerFast
+
+from demo_model import architecture, dataset, export, vocabulary
+from demo_model.dataset import Entry, Example
+from demo_model.indexer_loss import IndexerLoss
 
 SEED: Final = 5
 BATCH: Final = 16

@@ -1,4 +1,4 @@
-"""Asks the packed model every question: `python service/demo_model/check.py`.
+"""Asks the packed model every question: `python -m demo_model.check`.
 
 Compares greedy answers of the dequantised model, word for word, with questions.toml. Ends with 1 if a question
 it was trained on fails.
@@ -9,11 +9,11 @@ import random
 import sys
 from pathlib import Path
 
-import dataset
-import reference
 import torch
-from dataset import IGNORE, Conversation, Entry
 from transformers import GlmMoeDsaForCausalLM, PreTrainedTokenizerFast
+
+from demo_model import dataset, reference
+from demo_model.dataset import IGNORE, Conversation, Entry
 
 
 def plain(ask: str, entry: Entry, system: str = "", thinking: bool = True) -> Conversation:

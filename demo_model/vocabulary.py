@@ -100,7 +100,7 @@ def wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 def tokens_and_types(tokenizer: Tokenizer) -> tuple[list[str], list[TokenType]]:
     """All tokens in the order of their ids, and the GGUF type of each."""
-    tokens = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
+    tokens = [str(tokenizer.id_to_token(i)) for i in range(tokenizer.get_vocab_size())]
     types = [
         TokenType.CONTROL if t in CONTROL else TokenType.USER_DEFINED if t in VISIBLE else TokenType.NORMAL
         for t in tokens
