@@ -14,9 +14,10 @@ import pytest
 
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.command import Options, run
-from glm5_service.staging.manifest import Manifest, read_manifest
+from glm5_service.staging.command import run
 from glm5_service.staging.reasons import StagingError
+from glm5_service.staging.stager import Options
+from glm5_service.staging.store.manifest import Manifest, read_manifest
 from tests.support.staging.fault_server import FaultServer, running
 from tests.support.staging.large_gguf import SMALL, SplitSet, digests_of, write_set
 

@@ -12,8 +12,8 @@ import pytest
 from urllib3.connectionpool import HTTPConnectionPool
 
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.command import Options
 from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.stager import Options
 from tests.staging.conftest import QUICK, Stager
 from tests.support.staging.fault_server import Fault, FaultServer, running
 from tests.support.staging.faults_table import fault

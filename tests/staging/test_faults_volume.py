@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from glm5_service.staging.blocks import BlockFile, Window
-from glm5_service.staging.command import Options
-from glm5_service.staging.hashing import Hashing
-from glm5_service.staging.journal import boot_id, read_journal
-from glm5_service.staging.publish import prune
 from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.stager import Options
+from glm5_service.staging.store.lease import boot_id
+from glm5_service.staging.store.prune import prune
+from glm5_service.staging.transfer.blocks import BlockFile, Window
+from glm5_service.staging.transfer.hashing import Hashing
+from glm5_service.staging.transfer.journal import read_journal
 from tests.staging.conftest import QUICK, Stager
 from tests.staging.test_faults_network import SLACK_BYTES, Serve, published, refused
 from tests.support.glm5_command import PATIENCE_SECONDS
@@ -264,7 +265,7 @@ def test_listing_out_of_reach(
     model.write_sums()
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", scandir)
-        patch.setattr("glm5_service.staging.command.prune", prune_now)
+        patch.setattr("glm5_service.staging.stager.prune", prune_now)
         stager(f"{server.url}/", refresh=True)
     published(stager, model)
     assert f"no revision is removed: cannot list {stager.target / folder}" in stager.log.getvalue()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from glm5_service.settings.staging import HubSettings, StagingSettings
-from glm5_service.staging.listing import make_offer
+from glm5_service.staging.sources.listing import make_offer
 from tests.staging.conftest import Stager
 from tests.staging.test_faults_source import own_certificate
 from tests.support.staging.fault_server import FaultServer, running

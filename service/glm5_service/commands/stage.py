@@ -41,7 +41,8 @@ def command(
     )
     settings = load_settings(ctx, extra).settings
 
-    from glm5_service.staging.command import Options, run
+    from glm5_service.staging.command import run
+    from glm5_service.staging.stager import Options
 
     options = Options(wait=wait, dry_run=dry_run, verify=verify, warm=warm)
     return run(settings.staging, options, run_dir=settings.run_dir)

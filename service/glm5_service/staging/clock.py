@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from glm5_service.staging.faults import Stopped
+from glm5_service.staging.reasons import Stopped
 
 
 class Clock:

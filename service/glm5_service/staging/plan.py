@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from glm5_service.staging.build import Build, other_builds
-from glm5_service.staging.manifest import FileRecord, published
-from glm5_service.staging.partial import best_leftover
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing, RemoteFile
-from glm5_service.staging.volume import Volume, inode_of, volume_error
+from glm5_service.staging.store.build import Build, other_builds
+from glm5_service.staging.store.manifest import FileRecord, published
+from glm5_service.staging.store.volume import Volume, inode_of, volume_error
+from glm5_service.staging.transfer.partial import best_leftover
 
 
 class Action(StrEnum):

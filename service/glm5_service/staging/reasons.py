@@ -1,6 +1,7 @@
-"""The fixed list of reasons staging can fail for, each with its remedy and exit code, and the error that carries one.
+"""Why staging fails: the fixed list of reasons with remedies and exit codes, and the errors that carry them.
 
 Reasons are an interface (termination message, staging.json, metrics): they are added, never renamed.
+`Transient` and `SourceChanged` are not the end: try again, or list again.
 """
 
 from __future__ import annotations
@@ -116,3 +117,23 @@ class StagingError(Glm5Error):
         self.reason = reason
         self.exit_code = REMEDIES[reason].exit_code
         super().__init__(what, value, expected=expected, remedy=REMEDIES[reason].text)
+
+
+class Transient(Exception):
+    """An attempt failed; another may succeed. `retry_after` is what the server asked for, in seconds."""
+
+    def __init__(self, reason: Reason, sentence: str, retry_after: float | None = None) -> None:
+        self.reason, self.sentence, self.retry_after = reason, sentence, retry_after
+        super().__init__(sentence)
+
+
+class SourceChanged(Exception):
+    """The source no longer serves the file that was listed."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name, self.why = name, why
+        super().__init__(f"{name}: {why}")
+
+
+class Stopped(Exception):
+    """The run was told to stop while this thread was waiting or copying."""

@@ -1,4 +1,4 @@
-"""Reads files back from disk: digests of what is there, and the structure of the GGUF as the plugin sees it."""
+"""Reads files back from disk and compares them with a stated digest, or with the manifest (`glm5 stage --verify`)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from glm5_service.engine.inspect import inspect_model
-from glm5_service.errors import ModelError
-from glm5_service.staging.digests import Hasher
-from glm5_service.staging.faults import Stopped
-from glm5_service.staging.manifest import ModelSummary, TypeFacts
+from glm5_service.staging.content import Hasher
 from glm5_service.staging.progress import Progress
-from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.records import RemoteFile
-from glm5_service.staging.volume import volume_error
+from glm5_service.staging.reasons import Stopped
+from glm5_service.staging.records import Digest, RemoteFile
+from glm5_service.staging.store.manifest import FileRecord, Manifest
+from glm5_service.staging.store.volume import Inode, inode_of, volume_error
 
 READ_BYTES = 1 << 20
 
@@ -57,36 +55,31 @@ def in_parallel(work: Callable[[T], None], items: Iterable[T], progress: Progres
                 future.result()
 
 
-def check_structure(folder: Path, names: list[str], architecture: str) -> ModelSummary:
-    """What the headers of the model in `folder` say; raises StagingError unless it is the model expected.
+@dataclass(frozen=True)
+class Damage:
+    """Files that are not what the manifest says, and the inodes that they lie in; a missing file has none."""
 
-    Magic, header, split numbers and counts, and that all splits are of one model, are the plugin's to judge.
-    """
-    ggufs = [name for name in names if name.endswith(".gguf")]
-    try:
-        facts = inspect_model(folder / ggufs[0]).gguf
-    except ModelError as error:
-        raise StagingError(Reason.NOT_A_MODEL, str(error).rstrip(".")) from error
-    assert facts is not None
-    seen = sorted(part.path.name for part in facts.files)
-    if seen != sorted(ggufs):
-        raise StagingError(
-            Reason.INCOMPLETE, "files of the model", ", ".join(seen), expected=", ".join(ggufs)
-        )
-    if architecture and facts.architecture != architecture:
-        raise StagingError(
-            Reason.WRONG_ARCHITECTURE,
-            f"architecture of {ggufs[0]}",
-            facts.architecture,
-            expected=architecture,
-        )
-    return ModelSummary(
-        architecture=facts.architecture,
-        name=facts.name,
-        tensors=facts.tensors,
-        tensor_bytes=facts.bytes,
-        context_length=facts.context_length,
-        splits=len(facts.files),
-        types={name: TypeFacts(tensors=kind.tensors, bytes=kind.bytes) for name, kind in facts.types.items()},
-        first_file=ggufs[0],
-    )
+    names: frozenset[str] = frozenset()
+    inodes: frozenset[Inode] = frozenset()
+
+
+def audit(folder: Path, manifest: Manifest, progress: Progress, stop: threading.Event) -> Damage:
+    """What is damaged in a published revision; each file is named in the log."""
+    damaged: dict[str, Inode | None] = {}
+
+    def check(record: FileRecord) -> None:
+        path, inode = folder / record.name, inode_of(folder / record.name)
+        fault: str | None
+        if inode is None:
+            fault = "missing"
+        elif record.is_condemned:
+            fault = "found damaged before"
+        else:
+            file = RemoteFile(record.name, record.size, "", Digest("sha256", record.sha256))
+            _, fault = hash_file(path, file, progress, stop)
+        progress.say(f"{record.name}: {fault or 'verified'}")
+        if fault is not None:
+            damaged[record.name] = inode
+
+    in_parallel(check, manifest.files, progress)
+    return Damage(frozenset(damaged), frozenset(inode for inode in damaged.values() if inode is not None))

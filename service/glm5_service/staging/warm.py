@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from glm5_service.staging.faults import Stopped
 from glm5_service.staging.progress import Progress
+from glm5_service.staging.reasons import Stopped
+from glm5_service.staging.store.volume import volume_error
 from glm5_service.staging.verify import READ_BYTES, in_parallel
-from glm5_service.staging.volume import volume_error
 
 # mincore looks at this much at a time: one byte a page, so the vector stays small
 LOOK_BYTES = 1 << 30

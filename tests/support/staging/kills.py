@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from glm5_service.staging.manifest import read_manifest
+from glm5_service.staging.store.manifest import read_manifest
 from tests.support.staging.fault_server import FaultServer, running
 from tests.support.staging.large_gguf import SplitSet, digests_of
 from tests.support.staging.processes import start_stage

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.build import Build
-from glm5_service.staging.coverage import Coverage
-from glm5_service.staging.journal import Journal, boot_id
-from glm5_service.staging.listing import make_offer
-from glm5_service.staging.manifest import read_manifest
 from glm5_service.staging.records import RemoteFile
-from glm5_service.staging.volume import Volume
+from glm5_service.staging.sources.listing import make_offer
+from glm5_service.staging.store.build import Build
+from glm5_service.staging.store.lease import boot_id
+from glm5_service.staging.store.manifest import read_manifest
+from glm5_service.staging.store.volume import Volume
+from glm5_service.staging.transfer.journal import Coverage, Journal
 from tests.bench.machine import measured
 from tests.support.glm5_command import clean_environment
 from tests.support.staging.large_gguf import FULL_SIZE, SplitSet, write_set

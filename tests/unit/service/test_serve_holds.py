@@ -15,7 +15,7 @@ from glm5_service.settings import Settings
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.settings.tree import ModelSettings
 from glm5_service.staging.command import run
-from glm5_service.staging.manifest import ModelSummary
+from glm5_service.staging.store.manifest import ModelSummary
 from tests.support.glm5_command import PATIENCE_SECONDS, wait_for_json
 from tests.support.serving import start_serving
 
@@ -34,8 +34,8 @@ def target(tmp_path: Path) -> Path:
 @pytest.fixture
 def stage(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """Publishes a model with the given config.json, keeps no other revision, and gives the folder of the new one."""
-    monkeypatch.setattr("glm5_service.staging.publish.check_structure", lambda *_: SUMMARY)
-    monkeypatch.setattr("glm5_service.staging.inuse.BEAT_SECONDS", 0.02)
+    monkeypatch.setattr("glm5_service.staging.store.publish.check_structure", lambda *_: SUMMARY)
+    monkeypatch.setattr("glm5_service.staging.store.inuse.BEAT_SECONDS", 0.02)
     source = tmp_path / "source"
     source.mkdir()
     (source / "m.gguf").write_text("good".ljust(4096))  # smaller ones are no GGUF

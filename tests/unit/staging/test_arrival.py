@@ -15,20 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from urllib3 import HTTPResponse
 
-from glm5_service.staging.blocks import BLOCK, BlockFile
-from glm5_service.staging.body import GOOD_DEAL_BYTES, HttpStream, body_of
-from glm5_service.staging.build import Build
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.faults import Transient
-from glm5_service.staging.hashing import Hashing
-from glm5_service.staging.landing import WINDOWS, Landing, Windows
-from glm5_service.staging.lock import TargetLock
-from glm5_service.staging.partial import Partial
 from glm5_service.staging.progress import Progress
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import Reason, StagingError, Transient
 from glm5_service.staging.records import RemoteFile
-from glm5_service.staging.transfers import Transfers
-from glm5_service.staging.volume import Volume
+from glm5_service.staging.sources.http.body import GOOD_DEAL_BYTES, HttpStream, body_of
+from glm5_service.staging.store.build import Build
+from glm5_service.staging.store.lock import TargetLock
+from glm5_service.staging.store.volume import Volume
+from glm5_service.staging.transfer.blocks import BLOCK, BlockFile
+from glm5_service.staging.transfer.hashing import Hashing
+from glm5_service.staging.transfer.landing import WINDOWS, Landing, Windows
+from glm5_service.staging.transfer.partial import Partial
+from glm5_service.staging.transfer.schedule import Transfers
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.staging.command import Options
+from glm5_service.staging.stager import Options
 from tests.unit.staging.test_run import Runner, change, headers_are_fine, source, stage
 
 __all__ = ["headers_are_fine", "source", "stage"]

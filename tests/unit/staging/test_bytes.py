@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glm5_service.staging.blocks import BLOCK, BlockFile, Window
-from glm5_service.staging.coverage import Coverage
-from glm5_service.staging.digests import Hasher
-from glm5_service.staging.journal import Journal, read_journal, transfer_identity
-from glm5_service.staging.manifest import FileRecord
-from glm5_service.staging.partial import Partial, best_leftover, drop_foreign
+from glm5_service.staging.content import Hasher
 from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.records import Digest, RemoteFile
+from glm5_service.staging.store.manifest import FileRecord
+from glm5_service.staging.transfer.blocks import BLOCK, BlockFile, Window
+from glm5_service.staging.transfer.journal import Coverage, Journal, read_journal, transfer_identity
+from glm5_service.staging.transfer.partial import Partial, best_leftover, drop_foreign
 
 FILE = RemoteFile("a.gguf", 1000, "key", Digest("sha256", "0" * 64), '"v1"')
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)

@@ -14,12 +14,11 @@ from pydantic import ValidationError
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.checksums import parse_sums
-from glm5_service.staging.faults import Transient
-from glm5_service.staging.listing import make_offer
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import Reason, StagingError, Transient
 from glm5_service.staging.records import Digest, Listing, RemoteFile
+from glm5_service.staging.sources.checksums import parse_sums
 from glm5_service.staging.sources.hub import HubAddress, parse_address
+from glm5_service.staging.sources.listing import make_offer
 from glm5_service.staging.sources.local import LocalSource
 from glm5_service.staging.sources.oci import OciSource
 from glm5_service.staging.sources.s3 import S3Source

@@ -11,13 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.staging import lease as lease_module
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.inuse import held_revisions, hold
-from glm5_service.staging.lease import Lease, Owner, Watch, create_lease, read_lease, this_owner, write_lease
-from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.volume import Volume
+from glm5_service.staging.store import lease as lease_module
+from glm5_service.staging.store.inuse import held_revisions, hold
+from glm5_service.staging.store.lease import (
+    Lease,
+    Owner,
+    Watch,
+    create_lease,
+    read_lease,
+    this_owner,
+    write_lease,
+)
+from glm5_service.staging.store.lock import TargetLock
+from glm5_service.staging.store.volume import Volume
 
 ELSEWHERE = Owner("other-host", "other-boot", "pid:[1]", 4711, "99", "abcdef")
 
@@ -103,7 +111,7 @@ def test_beating_holder_elsewhere_lives(tmp_path: Path) -> None:
 def test_dead_process_here_is_seen_at_once(tmp_path: Path) -> None:
     """A holder that was killed on this machine costs no waiting."""
     script = (
-        "import sys; from pathlib import Path; from glm5_service.staging.lease import *; "
+        "import sys; from pathlib import Path; from glm5_service.staging.store.lease import *; "
         "write_lease(Path(sys.argv[1]), Lease(this_owner(), 1, True))"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "00000001.json")], check=True)
@@ -215,7 +223,7 @@ def published(target: Path, name: str) -> Volume:
 
 def test_held_revision_is_in_use_until_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that holds a revision is seen as soon as its lease beats, and not after it let go."""
-    monkeypatch.setattr("glm5_service.staging.inuse.BEAT_SECONDS", 0.02)
+    monkeypatch.setattr("glm5_service.staging.store.inuse.BEAT_SECONDS", 0.02)
     volume = published(tmp_path, "one")
     with hold(tmp_path) as folder:
         assert folder == volume.revisions / "one"

@@ -17,19 +17,19 @@ import pytest
 
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.command import Options, run
-from glm5_service.staging.faults import SourceChanged
-from glm5_service.staging.lease import Lease, write_lease
-from glm5_service.staging.listing import Offer, make_offer
-from glm5_service.staging.lock import TargetLock
-from glm5_service.staging.manifest import Manifest, ModelSummary, read_manifest
+from glm5_service.staging.command import run
 from glm5_service.staging.progress import Progress, duration_text, size_text
-from glm5_service.staging.publish import prune, sweep
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import Reason, SourceChanged, StagingError
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.sources.base import Stream
+from glm5_service.staging.sources.listing import Offer, make_offer
 from glm5_service.staging.sources.local import LocalSource, LocalStream
-from glm5_service.staging.volume import Volume
+from glm5_service.staging.stager import Options
+from glm5_service.staging.store.lease import Lease, write_lease
+from glm5_service.staging.store.lock import TargetLock
+from glm5_service.staging.store.manifest import Manifest, ModelSummary, read_manifest
+from glm5_service.staging.store.prune import prune, sweep
+from glm5_service.staging.store.volume import Volume
 from glm5_service.staging.warm import resident_bytes
 from tests.unit.staging.test_lock import ELSEWHERE, FakeClock
 
@@ -48,7 +48,7 @@ SUMMARY = ModelSummary(
 @pytest.fixture(autouse=True)
 def headers_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     """These files are no real GGUF; the real header reader is asked in the tests against servers."""
-    monkeypatch.setattr("glm5_service.staging.publish.check_structure", lambda *_: SUMMARY)
+    monkeypatch.setattr("glm5_service.staging.store.publish.check_structure", lambda *_: SUMMARY)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_where_links_fail_files_are_copied(
     stage: Runner, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder on another filesystem, or one that forbids links, is copied and hashed."""
-    monkeypatch.setattr("glm5_service.staging.build.Build.link", lambda *_: False)
+    monkeypatch.setattr("glm5_service.staging.store.build.Build.link", lambda *_: False)
     stage()
     assert (stage.target / "current/m.gguf").read_bytes() == (source / "m.gguf").read_bytes()
     assert (stage.target / "current/m.gguf").stat().st_ino != (source / "m.gguf").stat().st_ino
@@ -134,7 +134,7 @@ def test_late_end_is_no_stall(
         reads.append(real(stream, room[:30_000] if ended else room))
         return reads[-1]
 
-    monkeypatch.setattr("glm5_service.staging.build.Build.link", lambda *_: False)
+    monkeypatch.setattr("glm5_service.staging.store.build.Build.link", lambda *_: False)
     monkeypatch.setattr(Clock, "monotonic", lambda _: time.monotonic() + late[0])
     monkeypatch.setattr(LocalStream, "wait", wait)
     monkeypatch.setattr(LocalStream, "read_into", read_into)
@@ -160,7 +160,7 @@ def test_what_is_recorded_is_on_disk(
     if not links:
         stage(keep=2)
         change(source, "{ }")
-        monkeypatch.setattr("glm5_service.staging.build.Build.link", lambda *_: False)
+        monkeypatch.setattr("glm5_service.staging.store.build.Build.link", lambda *_: False)
         monkeypatch.setattr("glm5_service.staging.plan._same_volume", lambda *_: False)
     monkeypatch.setattr(os, "fsync", fsync)
     stage(keep=2, refresh=True)
@@ -419,7 +419,7 @@ def test_who_lost_the_lock_removes_nothing(
     spoil(stage.target / "current/m.gguf")
     monkeypatch.setattr("glm5_service.staging.plan._same_volume", lambda *_: False)
     monkeypatch.setattr(TargetLock, "check", check)
-    monkeypatch.setattr(f"glm5_service.staging.command.{before}", take_over)
+    monkeypatch.setattr(f"glm5_service.staging.stager.{before}", take_over)
     with pytest.raises(StagingError, match="lock taken over"):
         stage(Options(verify=True))
     assert all(path.exists() for path in theirs)
@@ -489,9 +489,9 @@ def test_failed_sync_does_not_hide_the_error(
     def refuse(*_: object) -> None:
         raise StagingError(Reason.VOLUME_FAULT, "cannot sync")
 
-    monkeypatch.setattr("glm5_service.staging.build.Build.link", lambda *_: False)
+    monkeypatch.setattr("glm5_service.staging.store.build.Build.link", lambda *_: False)
     monkeypatch.setattr("glm5_service.staging.sources.local.LocalSource.open", gone)
-    monkeypatch.setattr("glm5_service.staging.partial.Partial.checkpoint", refuse)
+    monkeypatch.setattr("glm5_service.staging.transfer.partial.Partial.checkpoint", refuse)
     with pytest.raises(StagingError) as caught:
         stage()
     assert caught.value.reason is Reason.NOT_FOUND
@@ -516,7 +516,7 @@ def test_unexpected_error_is_told_everywhere(stage: Runner, monkeypatch: pytest.
         raise RuntimeError("https://host/x?Signature=s")
 
     stage.termination.touch()
-    monkeypatch.setattr("glm5_service.staging.command.make_offer", break_down)
+    monkeypatch.setattr("glm5_service.staging.stager.make_offer", break_down)
     with pytest.raises(RuntimeError):
         stage()
     assert (stage.state["phase"], stage.state["reason"]) == ("failed", Reason.INTERNAL)
@@ -535,7 +535,7 @@ def test_source_that_changes_while_it_is_listed_is_listed_again(
             raise faults.pop()
         return make_offer(settings)
 
-    monkeypatch.setattr("glm5_service.staging.command.make_offer", change_once)
+    monkeypatch.setattr("glm5_service.staging.stager.make_offer", change_once)
     assert stage(backoff_seconds=0.01) is not None
 
 
@@ -692,7 +692,7 @@ def test_damage_is_found_in_an_unfinished_build(
     change(source, "{ }")
     state_digests(source)
     with monkeypatch.context() as patch:
-        patch.setattr("glm5_service.staging.publish.check_structure", broken)
+        patch.setattr("glm5_service.staging.store.publish.check_structure", broken)
         with pytest.raises(StagingError, match="broken"):
             stage(refresh=True)
     spoil(stage.target / "current/m.gguf")

@@ -1,6 +1,6 @@
 """Where a model can come from: one module per scheme, each lists files and opens a range of one.
 
-`open_source` picks the module; next hop: `glm5_service.staging.listing`.
+`open_source` picks the module; next hop: `glm5_service.staging.sources.listing`.
 """
 
 from __future__ import annotations

@@ -7,11 +7,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.answers import CREDENTIALS_REFUSED
-from glm5_service.staging.faults import Transient
-from glm5_service.staging.http import Http, Target
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import Reason, StagingError, Transient
 from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.sources.http.answers import CREDENTIALS_REFUSED
+from glm5_service.staging.sources.http.client import Http, Target
 
 SMALL_FILE_BYTES, SMALL_FILE_WAIT_SECONDS = 4 << 20, 1.0
 

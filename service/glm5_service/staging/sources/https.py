@@ -10,13 +10,13 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.answers import CONTENT_RANGE, public_url
-from glm5_service.staging.checksums import SUMS_NAME, parse_sums
-from glm5_service.staging.http import Target, origin, read_all
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
-from glm5_service.staging.secrets import bearer
 from glm5_service.staging.sources.base import SMALL_FILE_BYTES, HttpSource
+from glm5_service.staging.sources.checksums import SUMS_NAME, parse_sums
+from glm5_service.staging.sources.http.answers import CONTENT_RANGE, public_url
+from glm5_service.staging.sources.http.client import Target, origin, read_all
+from glm5_service.staging.sources.secrets import bearer
 
 UNKNOWN_SIZE = 0
 

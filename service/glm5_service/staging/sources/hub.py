@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.http import Target, read_all
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
-from glm5_service.staging.secrets import bearer
 from glm5_service.staging.sources.base import HttpSource
+from glm5_service.staging.sources.http.client import Target, read_all
+from glm5_service.staging.sources.secrets import bearer
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from glm5_service.staging.faults import SourceChanged
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import Reason, SourceChanged, StagingError
 from glm5_service.staging.records import RemoteFile, belongs
 from glm5_service.staging.sources.base import Source, Stream
 

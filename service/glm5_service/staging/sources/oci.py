@@ -14,12 +14,12 @@ from urllib3.response import BaseHTTPResponse
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.answers import public_url
-from glm5_service.staging.http import Target, read_all
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Digest, RemoteFile
-from glm5_service.staging.secrets import registry_login
 from glm5_service.staging.sources.base import HttpSource
+from glm5_service.staging.sources.http.answers import public_url
+from glm5_service.staging.sources.http.client import Target, read_all
+from glm5_service.staging.sources.secrets import registry_login
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"

@@ -28,12 +28,11 @@ from botocore.exceptions import ConnectionError as NoConnection
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.answers import CREDENTIALS_REFUSED
-from glm5_service.staging.faults import Transient
-from glm5_service.staging.http import Target
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import Reason, StagingError, Transient
 from glm5_service.staging.records import Digest, RemoteFile, belongs
 from glm5_service.staging.sources.base import HttpSource
+from glm5_service.staging.sources.http.answers import CREDENTIALS_REFUSED
+from glm5_service.staging.sources.http.client import Target
 
 URL_LIFETIME_SECONDS = 3600
 # codes of a 400; the answer to HEAD has no body, so there the code is the bare status

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.faults import Stopped
-from glm5_service.staging.lease import (
+from glm5_service.staging.reasons import Reason, StagingError, Stopped
+from glm5_service.staging.store.lease import (
     Lease,
     Owner,
     Watch,
@@ -24,8 +24,7 @@ from glm5_service.staging.lease import (
     this_owner,
     write_lease,
 )
-from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.volume import entries, volume_error
+from glm5_service.staging.store.volume import entries, volume_error
 
 BEATS_PER_LEASE = 6
 POLL_SECONDS = 1.0

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from glm5_service.staging.blocks import Window
-from glm5_service.staging.partial import Partial
+from glm5_service.staging.transfer.blocks import Window
+from glm5_service.staging.transfer.partial import Partial
 
 WINDOW_BYTES, WINDOWS, WRITERS = 2 << 20, 8, 4
 

@@ -14,9 +14,8 @@ from typing import cast
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
-from glm5_service.staging.answers import network_fault
-from glm5_service.staging.faults import Transient
-from glm5_service.staging.reasons import Reason
+from glm5_service.staging.reasons import Reason, Transient
+from glm5_service.staging.sources.http.answers import network_fault
 
 # a few large reads; far below what a socket's buffer holds, so the sender need not pause
 GOOD_DEAL_BYTES = 256 << 10

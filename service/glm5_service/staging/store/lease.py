@@ -13,14 +13,20 @@ import os
 import socket
 import uuid
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.journal import boot_id
 from glm5_service.staging.reasons import StagingError
-from glm5_service.staging.volume import read_if_there
+from glm5_service.staging.store.volume import read_if_there
 
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+@cache
+def boot_id() -> str:
+    """Name of this boot of this kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 @dataclass(frozen=True)

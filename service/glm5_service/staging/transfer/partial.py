@@ -1,6 +1,6 @@
 """A file on its way: process-unique bytes and journal on the volume, shared by the workers that fill it.
 
-Never visible under its final name. Next hop: transfers.py, which hands out its missing parts.
+Never visible under its final name. Next hop: schedule.py, which hands out its missing parts.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from glm5_service.staging.blocks import BlockFile, Window
-from glm5_service.staging.coverage import Coverage
-from glm5_service.staging.journal import Entry, Journal, boot_id, read_journal
 from glm5_service.staging.records import RemoteFile
-from glm5_service.staging.volume import entries, volume_error
+from glm5_service.staging.store.lease import boot_id
+from glm5_service.staging.store.volume import entries, volume_error
+from glm5_service.staging.transfer.blocks import BlockFile, Window
+from glm5_service.staging.transfer.journal import Coverage, Entry, Journal, read_journal
 
 
 def leftovers(folder: Path, name: str) -> list[tuple[Path, Path]]:

@@ -11,10 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from glm5_service.staging.clock import Clock
-from glm5_service.staging.faults import Stopped
-from glm5_service.staging.lease import Lease, Watch, read_lease, require_lease, this_owner, write_lease
-from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.volume import Volume, entries, volume_error
+from glm5_service.staging.reasons import Reason, StagingError, Stopped
+from glm5_service.staging.store.lease import Lease, Watch, read_lease, require_lease, this_owner, write_lease
+from glm5_service.staging.store.volume import Volume, entries, volume_error
 
 BEAT_SECONDS = 10.0
 DEAD_AFTER_SECONDS = 3 * BEAT_SECONDS

@@ -1,6 +1,6 @@
 """The one way staging speaks HTTP: requests, redirects that keep secrets at home, and ranged reads.
 
-What an answer means is answers.py's; its body is read by body.py. Owns no retries; next hop: retry.py.
+What an answer means is answers.py's; its body is read by body.py. It never retries: transfer/patience.py does.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from urllib3.response import BaseHTTPResponse
 
 from glm5_service import __version__
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.answers import (
+from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.sources.http.answers import (
     CREDENTIALS_REFUSED,
     check_range,
     network_fault,
     public_url,
     status_fault,
 )
-from glm5_service.staging.body import HttpStream, body_of
-from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.sources.http.body import HttpStream, body_of
 
 MAX_REDIRECTS = 6
 # the Hub's list of a repository with ten thousand files has a few MB

@@ -1,7 +1,7 @@
 """Chooses the model among what a source has: every split of one quantisation, tokenizer and config.
 
 Refuses here what can be refused before a byte is fetched: no set, several sets, missing splits, pointer files,
-files without digest. Next hop: plan.py.
+files without digest. Next hop: ../plan.py.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import PurePosixPath
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.checksums import SUMS_NAME, parse_sums
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, Digest, Listing, RemoteFile
 from glm5_service.staging.sources import open_source
 from glm5_service.staging.sources.base import Source
+from glm5_service.staging.sources.checksums import SUMS_NAME, parse_sums
 
 COMPANIONS = frozenset(
     {

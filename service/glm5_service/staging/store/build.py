@@ -12,11 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from glm5_service.staging.lease import NO_HARD_LINKS
-from glm5_service.staging.manifest import FileRecord
-from glm5_service.staging.partial import Partial
 from glm5_service.staging.records import RemoteFile
-from glm5_service.staging.volume import (
+from glm5_service.staging.store.lease import NO_HARD_LINKS
+from glm5_service.staging.store.manifest import FileRecord
+from glm5_service.staging.store.volume import (
     Inode,
     Volume,
     entries,
@@ -53,11 +52,6 @@ class Build:
         """The record of a file that is here and untouched since it was verified."""
         record = _read_record(self._records / f"{name}.json")
         return record if record is not None and record.is_untouched(self.path(name)) else None
-
-    def accept(self, partial: Partial, sha256: str) -> FileRecord:
-        """Take in a transferred file whose digest matched."""
-        stat = partial.move_to(self.path(partial.file.name))
-        return self.keep(partial.file, sha256, stat)
 
     def keep(self, file: RemoteFile, sha256: str, stat: os.stat_result) -> FileRecord:
         """Record a verified file that lies in the folder."""

@@ -1,19 +1,18 @@
 """Hashes the files under way: bytes that arrive in order as they pass, the others read back from the volume.
 
-A file whose digest matches enters the build, one whose digest does not starts again. Next hop: build.Build.accept.
+A file whose digest matches enters the build, one whose digest does not starts again. Next hop: store.build.Build.keep.
 """
 
 from __future__ import annotations
 
 import threading
 
-from glm5_service.staging.blocks import Window
-from glm5_service.staging.build import Build
-from glm5_service.staging.faults import Stopped
-from glm5_service.staging.lock import TargetLock
 from glm5_service.staging.progress import Progress
-from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.transfers import Claim, Transfer, Transfers
+from glm5_service.staging.reasons import Reason, StagingError, Stopped
+from glm5_service.staging.store.build import Build
+from glm5_service.staging.store.lock import TargetLock
+from glm5_service.staging.transfer.blocks import Window
+from glm5_service.staging.transfer.schedule import Claim, Transfer, Transfers
 
 READ_BACK_BYTES = 2 << 20
 DAMAGES_ALLOWED = 1
@@ -89,8 +88,10 @@ class Hashing:
                 return
             sha256 = transfer.content.finish()
             self._lock.check()
-            self._build.accept(transfer.partial, sha256)
-            self._progress.files[transfer.partial.file.name] = "verified"
+            file = transfer.partial.file
+            stat = transfer.partial.move_to(self._build.path(file.name))
+            self._build.keep(file, sha256, stat)
+            self._progress.files[file.name] = "verified"
             self._transfers.finish(transfer)
         except StagingError as error:
             if error.reason is not Reason.CORRUPT:

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from urllib3.exceptions import ReadTimeoutError, SSLError
 from urllib3.response import BaseHTTPResponse
 
-from glm5_service.staging.faults import SourceChanged, Transient
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.reasons import Reason, SourceChanged, StagingError, Transient
 from glm5_service.staging.records import RemoteFile, opaque
 
 CONTENT_RANGE = re.compile(r"^bytes (\d+)-(\d+)/(\d+|\*)$")

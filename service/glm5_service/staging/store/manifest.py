@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from glm5_service import __version__
 from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.records import RemoteFile, opaque
-from glm5_service.staging.volume import Volume, entries, read_if_there
+from glm5_service.staging.store.volume import Volume, entries, read_if_there
 
 MANIFEST_NAME = "manifest.json"
 # no file has this mtime, so whoever compares takes the file for one that was never verified

@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from glm5_service.staging.content import Content
-from glm5_service.staging.faults import Stopped
-from glm5_service.staging.partial import Partial
+from glm5_service.staging.reasons import Stopped
+from glm5_service.staging.transfer.partial import Partial
 
 
 @dataclass(eq=False)
