@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 NOT_FAST := engine or staging or chart or cluster or gpu or offline_compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-engine test-staging test-offline bench-staging staging-docs chart chart-docs dashboards board-pictures images e2e lint format lock clean
+.PHONY: help setup demo test test-engine test-staging test-offline bench-staging staging-docs contracts chart chart-docs dashboards board-pictures images e2e lint format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench-staging: setup ## staging at full size: sources, kills, a sparse 402 GB se
 	$(BIN)/python -m tests.bench.staging_full kills tests/results/staging-kills.json
 	$(BIN)/python -m tests.bench.staging_full sparse tests/results/staging-full-size.json
 	$(BIN)/python -m tests.bench.staging_speed tests/results/staging-speed.json
+
+contracts: setup ## write the JSON Schemas of what passes between the parts, after a change of a model or a setting
+	$(BIN)/python -m glm5_service.contracts.generate
 
 staging-docs: setup ## write the table of faults after a change of the fault tests or the reasons
 	$(BIN)/python -m tests.support.staging.faults_table

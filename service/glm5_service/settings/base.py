@@ -13,7 +13,7 @@ def _words(value: object) -> object:
     return shlex.split(value) if isinstance(value, str) else value
 
 
-Words = Annotated[list[str], BeforeValidator(_words)]
+Words = Annotated[list[str], BeforeValidator(_words, json_schema_input_type=list[str] | str)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 

@@ -79,7 +79,7 @@ class Settings(Section):
 
     run_dir: Path = Path("/tmp/glm5")
     """Folder for facts that the parts of a pod share (engine.json, attention/rank-N.json, staging.json)."""
-    cache_dir: Path = Path("~/.cache/glm5").expanduser()
+    cache_dir: Path = Field(default_factory=lambda: Path("~/.cache/glm5").expanduser())
     """Folder that outlives the pod: configuration and tokenizer built from the GGUF, compiled kernels."""
     model: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
