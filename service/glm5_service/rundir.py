@@ -144,22 +144,6 @@ class CompileMark(Record):
     since: float
 
 
-class StagingState(Record):
-    """staging.json, written by `glm5 stage`: how far it is."""
-
-    phase: str
-    reason: str | None = None
-    total_bytes: int = 0
-    present_bytes: int = 0
-    fetched_bytes: int = 0
-    hashed_bytes: int = 0
-    bytes_per_second: float = 0
-    retries: int = 0
-    restarts: int = 0
-    phase_seconds: dict[str, float] = {}
-    updated_at: AwareDatetime
-
-
 class RunDir:
     """Paths of the run directory's files and typed reading; a missing or half-readable file reads as None."""
 
@@ -191,8 +175,16 @@ class RunDir:
 def read(path: Path, model: type[Model]) -> Model | None:
     """The file as `model`, or None."""
     try:
-        return model.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return parse(path.read_bytes(), model)
+    except OSError:
+        return None
+
+
+def parse(data: bytes | str, model: type[Model]) -> Model | None:
+    """The JSON text `data` as `model`, or None."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError:
         return None
 
 

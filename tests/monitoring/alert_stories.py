@@ -28,10 +28,9 @@ TOKENS, UP = of_pod("vllm:generation_tokens_total"), of_pod("up", endpoint="metr
 WAITING, KV = of_pod("vllm:num_requests_waiting"), of_pod("vllm:kv_cache_usage_perc")
 STARTUP = of_pod("glm5_engine_startup_duration_seconds")
 DONE, FETCHING = of_pod("glm5_staging_phase", phase="done"), of_pod("glm5_staging_phase", phase="fetching")
-REPORTED, PRESENT = (
-    of_pod("glm5_staging_updated_timestamp_seconds"),
-    of_pod("glm5_staging_bytes", state="present"),
-)
+VERIFYING = of_pod("glm5_staging_phase", phase="verifying")
+REPORTED = of_pod("glm5_staging_updated_timestamp_seconds")
+PRESENT, HASHED = (of_pod("glm5_staging_bytes", state=state) for state in ("present", "hashed"))
 ABORTED = of_pod("glm5_drain_requests", outcome="aborted")
 DRAFTS = of_pod("vllm:spec_decode_num_draft_tokens_total")
 ACCEPTED = of_pod("vllm:spec_decode_num_accepted_tokens_total")
@@ -248,6 +247,14 @@ FIRING = [
         {"GLM5StagingStalled": WARNING},
     ),
     Story(
+        "the volume gives no byte to verify", 30,
+        {
+            **nothing_else(30), UP: steps((1, 30)), REPLICAS: steps((1, 30)), VERIFYING: steps((1, 30)),
+            REPORTED: ramp(0, 60, 30), PRESENT: steps((48e9, 30)), HASHED: steps((0, 30)),
+        },
+        {"GLM5StagingStalled": WARNING},
+    ),
+    Story(
         "the stager reports nothing", 30,
         {
             **nothing_else(30), UP: steps((1, 30)), REPLICAS: steps((1, 30)),
@@ -383,6 +390,14 @@ SILENT = [
             **nothing_else(90), UP: steps((1, 90)), REPLICAS: steps((1, 90)), FETCHING: steps((1, 60), (0, 30)),
             DONE: steps((0, 60), (1, 30)), REPORTED: ramp(0, 60, 90),
             PRESENT: [*ramp(0, 1e9, 30), *steps((29e9, 4)), *ramp(30e9, 1e9, 56)],
+        },
+    ),
+    Story(
+        "a large file is verified for 20 minutes", 40,
+        {
+            **nothing_else(40), UP: steps((1, 40)), REPLICAS: steps((1, 40)), DONE: steps((0, 30), (1, 10)),
+            VERIFYING: [*steps((0, 5), (1, 20), (0, 15))], REPORTED: ramp(0, 60, 40), PRESENT: steps((48e9, 40)),
+            HASHED: [*steps((0, 5)), *ramp(0, 2.4e9, 20), *steps((48e9, 15))],
         },
     ),
     Story(

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from glm5_service.contracts.manifest import Manifest
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.command import run
 from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.stager import Options
-from glm5_service.staging.store.manifest import Manifest, read_manifest
+from glm5_service.staging.store.manifest import read_manifest
 from tests.support.staging.fault_server import FaultServer, running
 from tests.support.staging.large_gguf import SMALL, SplitSet, digests_of, write_set
 

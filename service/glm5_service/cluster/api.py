@@ -25,7 +25,9 @@ from lightkube.resources.storage_v1 import StorageClass
 
 from glm5_service.cluster.facts import ClusterFacts, NodeFacts, quota_left
 from glm5_service.cluster.wanted import add_amounts, pod_need
+from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SourceError
+from glm5_service.rundir import parse
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 # a busy API server takes long to answer, a busy node to enter a container: no answer yet is not nothing to say
@@ -143,8 +145,8 @@ class Cluster:
             )
         return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
 
-    def run_dir(self, pod: str, container: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """staging.json and engine.json as they are in the pod; empty where there is none or no way in."""
+    def run_dir(self, pod: str, container: str) -> tuple[StagingState | None, dict[str, Any]]:
+        """staging.json and engine.json as they are in the pod; None and empty where there is none or no way in."""
         try:
             # a connection of its own: one that carried a command cannot be used for requests again
             with Client(config=self._config, timeout=PATIENCE) as client:
@@ -157,9 +159,9 @@ class Cluster:
                     timeout=ANSWER_SECONDS,
                 )
         except (httpx2.HTTPError, HTTPXWSException, ApiError, OSError, TimeoutError):
-            return {}, {}
-        staging, _, engine = str(answer.stdout or "").partition("---")
-        return _json(staging), _json(engine)
+            return None, {}
+        staging, _, engine = str(answer.stdout or "").partition("\n---\n")
+        return parse(staging, StagingState), _json(engine)
 
     def _get(self, path: str) -> Any:
         response = self.client._client._client.get(path)  # type: ignore[attr-defined]

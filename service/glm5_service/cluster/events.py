@@ -23,7 +23,9 @@ from lightkube.models.core_v1 import EventSource, ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Pod
 
+from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SettingsError
+from glm5_service.rundir import RunDir, read
 
 POLL_SECONDS = 2.0
 # of a long outage the last ones matter
@@ -46,20 +48,23 @@ class Watcher:
     """Compares what the run directory says with what it said before."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._files = {"staging": run_dir / "staging.json", "engine": run_dir / "engine.json"}
+        self._files = RunDir(run_dir)
         self._seen: dict[str, object] = {}
 
     def changes(self) -> Iterator[Change]:
         """What changed since the last call."""
-        for part, path in self._files.items():
-            state = _read(path)
-            phase = state.get("phase")
-            if phase is None or phase == self._seen.get(part):
+        for part, phase, sentence in self._found():
+            if phase == self._seen.get(part):
                 continue
             self._seen[part] = phase
-            yield Change(
-                f"{part.capitalize()}{str(phase).capitalize()}", _sentence(part, state), phase in FAULTS
-            )
+            yield Change(f"{part}{phase.capitalize()}", sentence, phase in FAULTS)
+
+    def _found(self) -> Iterator[tuple[str, str, str]]:
+        """Part of the pod, its phase, and what it says of it."""
+        if staging := read(self._files.staging, StagingState):
+            yield "Staging", staging.phase, _staging_sentence(staging)
+        if (engine := _read(self._files.engine)).get("phase"):
+            yield "Engine", str(engine["phase"]), _engine_sentence(engine)
 
 
 class Teller:
@@ -101,10 +106,11 @@ def _is_refusal(error: Exception) -> bool:
     return 400 <= code < 500 and code != TOO_MANY_REQUESTS
 
 
-def _sentence(part: str, state: dict[str, Any]) -> str:
-    if part == "staging":
-        total = state.get("total_bytes", 0) / 1e9
-        return str(state.get("message") or f"{state['phase']}, {total:.2f} GB of {state.get('source', '')}")
+def _staging_sentence(state: StagingState) -> str:
+    return state.message or f"{state.phase}, {state.total_bytes / 1e9:.2f} GB of {state.source}"
+
+
+def _engine_sentence(state: dict[str, Any]) -> str:
     remedy = state.get("remedy")
     return str(state.get("reason", "")) + (f"; next: {remedy}" if remedy else "")
 

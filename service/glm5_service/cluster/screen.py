@@ -8,6 +8,7 @@ from typing import Any
 
 from glm5_service.cluster.check import Finding
 from glm5_service.cluster.status import PodStatus
+from glm5_service.contracts.staging import StagingState
 
 WIDTH = 160
 # what Kubernetes says of every end; other reasons, such as OOMKilled, are the cause
@@ -73,19 +74,18 @@ def _engine_lines(engine: dict[str, Any], now: datetime) -> list[str]:
     return lines
 
 
-def _staging_text(staging: dict[str, Any]) -> str:
-    if staging.get("phase") == "waiting":
-        return staging.get("message") or "waiting for another stager to publish the model"
-    present, total = staging.get("present_bytes", 0), staging.get("total_bytes", 0)
-    share = f"{present / total:.0%} of {total / 1e9:.2f} GB" if total else "size not known yet"
-    text = f"{staging.get('phase')}, {share}"
-    is_over = staging.get("phase") == "done"
-    if staging.get("bytes_per_second") and not is_over:
-        text += f", {staging['bytes_per_second'] / 1e6:.1f} MB/s"
-    if staging.get("eta_seconds") is not None and not is_over:
-        text += f", about {duration_text(staging['eta_seconds'])} left"
-    if staging.get("message"):
-        text += f": {staging['message']}"
+def _staging_text(staging: StagingState) -> str:
+    if staging.phase == "waiting":
+        return "waiting for another stager to publish the model"
+    total, is_over = staging.total_bytes, staging.phase == "done"
+    share = f"{staging.present_bytes / total:.0%} of {total / 1e9:.2f} GB" if total else "size not known yet"
+    text = f"{staging.phase}, {share}"
+    if staging.bytes_per_second and not is_over:
+        text += f", {staging.bytes_per_second / 1e6:.1f} MB/s"
+    if staging.eta_seconds is not None and not is_over:
+        text += f", about {duration_text(staging.eta_seconds)} left"
+    if staging.message:
+        text += f": {staging.message}"
     return text
 
 

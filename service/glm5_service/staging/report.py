@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from glm5_service import termination
+from glm5_service.contracts.manifest import Manifest
 from glm5_service.staging.plan import Plan
 from glm5_service.staging.progress import Progress, duration_text, size_text
 from glm5_service.staging.reasons import StagingError
-from glm5_service.staging.store.manifest import Manifest
 
 EXAMPLE_RATES = (100_000_000, 1_000_000_000)
 

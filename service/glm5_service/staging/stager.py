@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from glm5_service.contracts.manifest import Manifest
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.assemble import assemble
@@ -23,7 +24,7 @@ from glm5_service.staging.store.amend import condemn, relabel
 from glm5_service.staging.store.build import Build
 from glm5_service.staging.store.lease import Owner
 from glm5_service.staging.store.lock import TargetLock
-from glm5_service.staging.store.manifest import Manifest, read_manifest
+from glm5_service.staging.store.manifest import read_manifest
 from glm5_service.staging.store.prune import prune, sweep
 from glm5_service.staging.store.publish import publish, switch
 from glm5_service.staging.store.volume import Volume

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from glm5_service.contracts.manifest import FileRecord, Manifest
 from glm5_service.staging.content import Hasher
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.reasons import Stopped
 from glm5_service.staging.records import Digest, RemoteFile
-from glm5_service.staging.store.manifest import FileRecord, Manifest
 from glm5_service.staging.store.volume import Inode, inode_of, volume_error
 
 READ_BYTES = 1 << 20
@@ -36,7 +36,7 @@ def hash_file(
                     raise Stopped
                 hasher.update(buffer[:count])
                 size += count
-                progress.read_back(count)
+                progress.hashed(count)
     except OSError as error:
         raise volume_error(error, f"cannot read {path}") from error
     if size != file.size:

@@ -17,14 +17,16 @@ from glm5_service.cluster.api import Cluster
 from glm5_service.cluster.events import Change, Teller, Watcher, run
 from glm5_service.cluster.screen import duration_text, status_text
 from glm5_service.cluster.status import Fault, PodStatus, read_status
+from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SourceError
+from tests.support.staging.states import state
 
 LOGS = "kubectl -n llm logs glm5-0"
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 ENDED = datetime(2026, 11, 29, 11, 30, tzinfo=UTC)
 STATUS = PodStatus(
     name="glm5-0", is_stager=False, node="n", phase="Running", since=NOW - timedelta(minutes=3), restarts=1, ready=False,
-    waiting="", why_pending=(), fault=None, staging={}, engine={}, events=(),
+    waiting="", why_pending=(), fault=None, staging=None, engine={}, events=(),
 )  # fmt: skip
 
 
@@ -45,8 +47,8 @@ class FakeCluster:
     def nodes(self) -> list[object]:
         return []
 
-    def run_dir(self, pod: str, container: str) -> tuple[dict[str, object], dict[str, object]]:
-        return {"phase": "fetching"}, {}
+    def run_dir(self, pod: str, container: str) -> tuple[StagingState, dict[str, object]]:
+        return state(), {}
 
 
 class NamespacedRole(FakeCluster):
@@ -187,7 +189,7 @@ def test_container_that_cannot_be_entered_has_nothing_to_say(
 
     monkeypatch.setattr(Client, "exec", refuse)
 
-    assert cluster.run_dir("glm5-0", "stage") == ({}, {})
+    assert cluster.run_dir("glm5-0", "stage") == (None, {})
 
 
 def test_busy_node_is_given_time_to_enter_a_container(
@@ -195,15 +197,18 @@ def test_busy_node_is_given_time_to_enter_a_container(
 ) -> None:
     """A command that takes half a minute, to begin or to answer, is waited for and not taken for an empty answer."""
 
+    # dashes in an address do not end the file
+    done = state(phase="done", source="s3://models/a---b")
+
     def slow(client: Client, *_: object, timeout: float, **__: object) -> ExecResponse:
         begun_within = client._client._client.timeout.read
         if min(timeout, begun_within) < 30:
             raise httpx2.ReadTimeout("no answer")
-        return ExecResponse(stdout='{"phase": "done"}\n---\n{"phase": "ready"}', exit_code=0)
+        return ExecResponse(stdout=f'{done.model_dump_json()}\n---\n{{"phase": "ready"}}', exit_code=0)
 
     monkeypatch.setattr(Client, "exec", slow)
 
-    assert cluster.run_dir("glm5-0", "metrics") == ({"phase": "done"}, {"phase": "ready"})
+    assert cluster.run_dir("glm5-0", "metrics") == (done, {"phase": "ready"})
 
 
 @pytest.mark.parametrize(("namespace", "free"), [("llm", 8), ("other", 4)])
@@ -286,10 +291,12 @@ def test_pod_of_a_staging_job_is_ready_when_it_has_staged(phase: str, text: str)
 
 def test_screen_tells_staging_with_its_end() -> None:
     """While staging the screen has share, rate and time left."""
-    staging = {
-        "phase": "fetching", "present_bytes": 100_500_000_000, "total_bytes": 402_000_000_000,
-        "bytes_per_second": 1_200_000_000, "eta_seconds": 251,
-    }  # fmt: skip
+    staging = state(
+        present_bytes=100_500_000_000,
+        total_bytes=402_000_000_000,
+        bytes_per_second=1_200_000_000,
+        eta_seconds=251,
+    )
     text = status_text([PodStatus(**{**vars(STATUS), "staging": staging})], NOW)
 
     assert "staging       fetching, 25% of 402.00 GB, 1200.0 MB/s, about 4 min 11 s left" in text
@@ -297,9 +304,7 @@ def test_screen_tells_staging_with_its_end() -> None:
 
 def test_screen_tells_that_a_pod_waits_for_the_job() -> None:
     """A pod that waits for a staging Job has no progress of its own and says what it waits for."""
-    text = status_text(
-        [PodStatus(**{**vars(STATUS), "staging": {"phase": "waiting", "total_bytes": 0}})], NOW
-    )
+    text = status_text([PodStatus(**{**vars(STATUS), "staging": state(phase="waiting", total_bytes=0)})], NOW)
 
     assert "staging       waiting for another stager to publish the model" in text
 
@@ -344,10 +349,8 @@ def test_watcher_tells_each_change_once(tmp_path: Path) -> None:
     watcher = Watcher(tmp_path)
     staging = tmp_path / "staging.json"
     told: list[list[Change]] = [list(watcher.changes())]
-    for state in ({"phase": "fetching", "total_bytes": 4e9, "source": "hf://a/b"}, {"phase": "fetching"}, {
-        "phase": "failed", "message": "OutOfSpace: 3 GB missing",
-    }):  # fmt: skip
-        staging.write_text(json.dumps(state))
+    for told_state in (state(), state(source=""), state(phase="failed", message="OutOfSpace: 3 GB missing")):
+        staging.write_text(told_state.model_dump_json())
         told.append(list(watcher.changes()))
     staging.write_text("{")
     told.append(list(watcher.changes()))

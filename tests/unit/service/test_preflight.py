@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from glm5_service.contracts.manifest import FileRecord, Manifest, ModelSummary
 from glm5_service.engine import arguments
 from glm5_service.engine.inspect import Footprint, GgufFacts, Hyperparameters, ModelFacts, Placed
 from glm5_service.errors import FitError, SettingsError
@@ -23,7 +24,6 @@ from glm5_service.preflight.report import Finding
 from glm5_service.preflight.rules import RULES, find
 from glm5_service.preflight.subject import Subject
 from glm5_service.settings import Given, Settings, load
-from glm5_service.staging.store.manifest import FileRecord, Manifest, ModelSummary
 from tests.support.glm5_command import PATIENCE_SECONDS, glm5
 
 GIB = 1024**3

@@ -22,7 +22,6 @@ from glm5_service.rundir import (
     Phase,
     PhaseSpan,
     RunDir,
-    StagingState,
     TrafficState,
     write,
 )
@@ -32,6 +31,7 @@ from glm5_service.sidecar.collect import Point, engine_points, families
 from glm5_service.sidecar.passthrough import filter_page
 from glm5_service.sidecar.scrape import Scraped, Scraper
 from glm5_service.sidecar.server import application, page
+from tests.support.staging.states import state
 
 REFERENCE = Path(__file__).parents[3] / "service" / "docs" / "metrics.md"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -63,9 +63,7 @@ ATTESTED = Attestation(
     kernel_configurations={"decode": {"BLOCK": 16, "splits": 4}},
     kernel_seconds={1: 0.001, 16: 0.002},
 )
-STAGING = StagingState(
-    phase="failed", reason="no_space", total_bytes=10, phase_seconds={"fetch": 1}, updated_at=NOW
-)
+STAGING = state(phase="failed", reason="no_space", phase_seconds={"fetching": 1}, updated_at=NOW)
 DRAIN = DrainOutcome(finished=2, aborted=1, refused=3, seconds=4.5, reason="all requests finished")
 VLLM_PAGE = """\
 # HELP vllm:generation_tokens_total Number of generation tokens processed.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from glm5_service.staging.content import Hasher
 from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.records import Digest, RemoteFile
-from glm5_service.staging.store.manifest import FileRecord
+from glm5_service.staging.store.manifest import is_version, record_of
 from glm5_service.staging.transfer.blocks import BLOCK, BlockFile, Window
 from glm5_service.staging.transfer.journal import Coverage, Journal, read_journal, transfer_identity
 from glm5_service.staging.transfer.partial import Partial, best_leftover, drop_foreign
@@ -194,9 +194,9 @@ def test_weak_etag_is_the_same_version(tmp_path: Path) -> None:
     assert transfer_identity(weak) == transfer_identity(FILE)
     bare, weak, other = (replace(FILE, digest=None, etag=etag) for etag in ('"v1"', 'W/"v1"', '"v2"'))
     assert weak.identity() == bare.identity() != other.identity()
-    record = FileRecord.of(bare, "0", tmp_path.stat())
-    assert record.is_version_of(weak)
-    assert not record.is_version_of(other)
+    record = record_of(bare, "0", tmp_path.stat())
+    assert is_version(record, weak)
+    assert not is_version(record, other)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from glm5_service.contracts.manifest import MANIFEST_NAME, Manifest
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.records import Listing
 from glm5_service.staging.store.build import drop_damaged
 from glm5_service.staging.store.lock import TargetLock
-from glm5_service.staging.store.manifest import MANIFEST_NAME, Manifest, published, require_manifest
+from glm5_service.staging.store.manifest import published, require_manifest
 from glm5_service.staging.store.volume import Inode, Volume, inode_of, volume_error, write_durably
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from glm5_service.contracts.manifest import FileRecord
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.store.lease import NO_HARD_LINKS
-from glm5_service.staging.store.manifest import FileRecord
+from glm5_service.staging.store.manifest import record_of
 from glm5_service.staging.store.volume import (
     Inode,
     Volume,
@@ -55,7 +56,7 @@ class Build:
 
     def keep(self, file: RemoteFile, sha256: str, stat: os.stat_result) -> FileRecord:
         """Record a verified file that lies in the folder."""
-        record = FileRecord.of(file, sha256, stat)
+        record = record_of(file, sha256, stat)
         try:
             sync_folder(self.folder)
             write_durably(self._records / f"{file.name}.json", record.model_dump_json(), nonce=self._nonce)

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from glm5_service.contracts.manifest import MANIFEST_NAME, Manifest
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.store.inuse import held_revisions
 from glm5_service.staging.store.lock import TargetLock
-from glm5_service.staging.store.manifest import MANIFEST_NAME, Manifest, has_manifest, read_manifest
+from glm5_service.staging.store.manifest import has_manifest, read_manifest
 from glm5_service.staging.store.volume import Volume, entries
 
 

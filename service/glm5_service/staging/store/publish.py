@@ -10,6 +10,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
+from glm5_service.contracts.manifest import MANIFEST_NAME, FileRecord, Manifest, ModelSummary, TypeFacts
 from glm5_service.engine.inspect import inspect_model
 from glm5_service.errors import ModelError
 from glm5_service.settings.staging import StagingSettings
@@ -18,7 +19,6 @@ from glm5_service.staging.records import Listing
 from glm5_service.staging.store.amend import names_of
 from glm5_service.staging.store.build import Build
 from glm5_service.staging.store.lock import TargetLock
-from glm5_service.staging.store.manifest import MANIFEST_NAME, FileRecord, Manifest, ModelSummary, TypeFacts
 from glm5_service.staging.store.volume import Volume, sync_folder, volume_error, write_durably
 
 

@@ -74,7 +74,7 @@ class Hashing:
             except StagingError as error:
                 self._damaged(transfer, error)
                 return
-            self._progress.read_back(len(data))
+            self._progress.hashed(len(data))
 
     def finish_if_complete(self, transfer: Transfer) -> None:
         """Let a file into the build whose last byte came, unless another thread is at it."""
