@@ -24,7 +24,8 @@ def register() -> None:
     """Entry point `vllm.general_plugins`: check the version, register backends, apply the patches in their order."""
     from vllm.platforms import current_platform
 
-    from glm5_vllm import compile_marks, patches, versions
+    from glm5_vllm import compile_marks, versions
+    from glm5_vllm.patches import apply
 
     versions.check_vllm(current_platform.device_type)
     if current_platform.is_cuda():
@@ -36,7 +37,7 @@ def register() -> None:
         capability = current_platform.get_device_capability()
         if capability is not None:
             _choose_indexer_logits((capability.major, capability.minor))
-    patches.apply_all()
+    apply.apply_all()
 
     from glm5_vllm.gguf.loader import register_loader
 

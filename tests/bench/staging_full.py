@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.bench.machine import Usage, hardware, measured
 from tests.support.glm5_command import clean_environment
+from tests.support.machine import Usage, hardware, measured
 from tests.support.staging.kills import stage_with_kills
 from tests.support.staging.large_gguf import TWO_GB, SplitSet, digests_of, write_set
 from tests.support.staging.sparse import sparse_report

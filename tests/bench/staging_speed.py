@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.bench.machine import hardware, measured
+from tests.support.machine import hardware, measured
 from tests.support.staging.large_gguf import TWO_GB, SplitSet, write_set
 from tests.support.staging.nginx import nginx
 

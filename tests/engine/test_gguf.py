@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.engine.inspect import inspect_model
+from glm5_service.model.inspection import inspect_model
 from glm5_service.preflight import fit
 from tests.support.engine import EngineRun, log_facts, run_engine
 from tests.support.hf_model import largest_logprob_difference, load_float32, random_prompts

@@ -19,8 +19,8 @@ import httpx
 import psutil
 import pytest
 
-from glm5_service.engine.vllm_api import parse_steps
 from glm5_service.rundir import write_text
+from glm5_service.watch.vllm_api import parse_steps
 from tests.support.glm5_command import PATIENCE_SECONDS
 from tests.support.results import FAULT_PAGE, RESULTS, fault_table, record
 from tests.support.serving import START_SECONDS, Serving, start_serving, suspended

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.engine.inspect import inspect_model
+from glm5_service.model.inspection import inspect_model
 from glm5_service.preflight import allreduce, fit
 from tests.support.engine import EngineRun, log_facts, run_engine
 from tests.support.glm5_command import PATIENCE_SECONDS

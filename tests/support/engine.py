@@ -10,7 +10,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from glm5_service.engine.logwatch import LogFacts, read_line
+from glm5_service.watch.logwatch import LogFacts, read_line
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "engine.log"

@@ -1,4 +1,4 @@
-"""Changes to vLLM and vllm-gguf-plugin, one a file, applied in the order of `apply_all`.
+"""Changes to vLLM and vllm-gguf-plugin, one a file; `apply` has their order.
 
 Each file says: symptom, cause, change, when it does not apply, when to remove it. Each is idempotent, and one whose
 target is missing raises instead of being skipped.
@@ -45,35 +45,3 @@ def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> None
 def original_of(patched: Any) -> Any:
     """What stood there before `replace_attribute`."""
     return getattr(patched, _ORIGINAL)
-
-
-def apply_all() -> None:
-    """Apply every patch that the platform needs, in order."""
-    from vllm.platforms import current_platform
-
-    from glm5_vllm.patches import (
-        cpu_amx_permission,
-        cpu_indexer,
-        cpu_rotary_embedding,
-        gguf_config_source,
-        gguf_cpu_operations,
-        gguf_draft_config,
-        gguf_expert_grid,
-        gguf_float_experts,
-        gguf_layer_rank,
-        gguf_replicated_linear,
-        vllm_distribution_name,
-    )
-
-    vllm_distribution_name.apply()
-    if current_platform.is_cpu():
-        cpu_amx_permission.apply()
-        cpu_rotary_embedding.apply()
-        cpu_indexer.apply()
-        gguf_cpu_operations.apply()
-    gguf_config_source.apply()
-    gguf_draft_config.apply()
-    gguf_expert_grid.apply()
-    gguf_float_experts.apply()
-    gguf_layer_rank.apply()
-    gguf_replicated_linear.apply()

@@ -1,5 +1,5 @@
 """The Kubernetes client: what a cluster lacks before the chart is installed, and how an installed release is doing.
 
-`api` reads the cluster, `wanted` the rendered chart; `check` and `nodes` judge, `status` and `screen` show, `events`
-tells.
+`client` reads the cluster, `wanted` the rendered chart. `install_rules` and `nodes` judge. `release_status` and `screen`
+show. `events` tells.
 """

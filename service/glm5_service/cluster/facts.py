@@ -1,4 +1,4 @@
-"""What is known of a cluster and its nodes: frozen data, made by `api`, judged by `check` and `nodes`."""
+"""What is known of a cluster and its nodes: frozen data, made by `client`, judged by `install_rules` and `nodes`."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from glm5_service.cluster.check import Finding
-from glm5_service.cluster.status import PodStatus
+from glm5_service.cluster.install_rules import Finding
+from glm5_service.cluster.release_status import PodStatus
 from glm5_service.contracts.staging import StagingState
 
 WIDTH = 160

@@ -1,4 +1,4 @@
-"""Rendered manifests -> what they ask of a cluster. Pure; next hop: `check`."""
+"""Rendered manifests -> what they ask of a cluster. Pure; next hop: `install_rules`."""
 
 from __future__ import annotations
 

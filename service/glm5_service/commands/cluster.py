@@ -15,7 +15,7 @@ from glm5_service.commands.options import load_settings, settings_options
 from glm5_service.errors import ExitCode, SettingsError, SourceError
 
 if TYPE_CHECKING:
-    from glm5_service.cluster.status import PodStatus
+    from glm5_service.cluster.release_status import PodStatus
 
 WATCH_SECONDS = 2.0
 _context = click.option("--context", help="Context of the kubeconfig; unset takes the current one.")
@@ -43,8 +43,8 @@ def check(manifests: TextIO, context: str | None, namespace: str | None) -> int:
 
     helm template glm5 charts/glm5 -f values.yaml | glm5 cluster check -n llm
     """
-    from glm5_service.cluster.api import Cluster
-    from glm5_service.cluster.check import findings
+    from glm5_service.cluster.client import Cluster
+    from glm5_service.cluster.install_rules import findings
     from glm5_service.cluster.screen import check_text
     from glm5_service.cluster.wanted import read
 
@@ -64,9 +64,9 @@ def status(release: str, watch: bool, context: str | None, namespace: str | None
 
     Exit code 0 if every pod is ready, else 6.
     """
-    from glm5_service.cluster.api import Cluster
+    from glm5_service.cluster.client import Cluster
+    from glm5_service.cluster.release_status import read_status
     from glm5_service.cluster.screen import status_text
-    from glm5_service.cluster.status import read_status
 
     cluster = Cluster(context, namespace)
     pods = read_status(cluster, release)

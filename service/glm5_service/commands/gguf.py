@@ -20,6 +20,6 @@ def inspect(file: Path, as_json: bool) -> int:
 
     FILE is a GGUF file, any file of a split set, or a folder that holds one set.
     """
-    from glm5_service.engine.inspect import show
+    from glm5_service.model.inspection import show
 
     return show(file, as_json=as_json)

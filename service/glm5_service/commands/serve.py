@@ -34,6 +34,6 @@ def command(ctx: click.Context, model: str | None, vllm_args: tuple[str, ...]) -
         extra["engine.extra_args"] = (list(vllm_args), "arguments after --")
     settings = load_settings(ctx, extra).settings
 
-    from glm5_service.engine.serve import serve
+    from glm5_service.supervise.start import serve
 
     return serve(settings)

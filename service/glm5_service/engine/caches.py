@@ -13,8 +13,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from glm5_service.engine.profile import versions
-from glm5_service.preflight import host
+from glm5_service.host import hardware
+from glm5_service.host.vllm_build import versions
 
 KEPT_KEYS = 2
 # variable -> folder below the key
@@ -29,7 +29,7 @@ VARIABLES = {
 }
 
 
-def cache_key(image: str | None, found: host.Host, installed: Mapping[str, str]) -> str:
+def cache_key(image: str | None, found: hardware.Host, installed: Mapping[str, str]) -> str:
     """Name of the folder for this image (or these versions), driver and GPU kind."""
     kinds = sorted({f"{gpu.name}:{gpu.capability[0]}.{gpu.capability[1]}" for gpu in found.gpus})
     parts = [
@@ -45,7 +45,7 @@ def cache_key(image: str | None, found: host.Host, installed: Mapping[str, str])
 def prepare(cache_dir: Path, image: str | None) -> dict[str, str]:
     """The environment that sends every compiler's cache to this key's folder; prunes keys not used lately."""
     root = cache_dir / "jit"
-    folder = root / cache_key(image, host.look(), versions())
+    folder = root / cache_key(image, hardware.look(), versions())
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
     prune(root, KEPT_KEYS)

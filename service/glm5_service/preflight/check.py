@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glm5_service.engine.command import Profile
-from glm5_service.engine.inspect import ModelFacts
 from glm5_service.errors import ExitCode, Glm5Error, SettingsError
-from glm5_service.preflight import host
+from glm5_service.host import hardware
+from glm5_service.host.vllm_build import Profile
+from glm5_service.model.inspection import ModelFacts
+from glm5_service.preflight.findings import Finding, Report
 from glm5_service.preflight.fit import Fit
-from glm5_service.preflight.report import Finding, Report
 from glm5_service.preflight.rules import RULES, find
 from glm5_service.preflight.subject import Subject
 from glm5_service.settings import Settings
@@ -45,7 +45,7 @@ def check(settings: Settings) -> tuple[Report, Subject]:
         raise SettingsError(
             "preflight.skip names no rule that can be skipped", unknown[0], expected=f"one of {free}"
         )
-    subject = Subject(settings, host.look())
+    subject = Subject(settings, hardware.look())
     findings = []
     for name in RULES:
         if name in settings.preflight.skip or (not settings.preflight.enabled and name not in NEEDED):

@@ -7,7 +7,7 @@ import tempfile
 
 from glm5_service.errors import FitError
 from glm5_service.preflight import fit
-from glm5_service.preflight.report import Finding, passed, warned
+from glm5_service.preflight.findings import Finding, passed, warned
 from glm5_service.preflight.subject import Subject
 
 OLDEST_CAPABILITY = (8, 0)

@@ -6,13 +6,12 @@ from importlib import metadata
 
 from glm5_service.contracts.manifest import MANIFEST_NAME
 from glm5_service.engine import arguments
-from glm5_service.engine.command import Profile
-from glm5_service.engine.inspect import Footprint, GgufFacts, inspect_model, locate, require_plugin
-from glm5_service.engine.ports import require_free_port
-from glm5_service.engine.profile import resolve_profile
 from glm5_service.errors import EngineError, FitError, ModelError, SettingsError
+from glm5_service.host.ports import require_free_port
+from glm5_service.host.vllm_build import Profile, resolve_profile
+from glm5_service.model.inspection import Footprint, GgufFacts, inspect_model, locate, require_plugin
 from glm5_service.preflight import fit
-from glm5_service.preflight.report import Finding, failed, passed, warned
+from glm5_service.preflight.findings import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject
 from glm5_service.staging.store.manifest import read_manifest
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from glm5_service.errors import Glm5Error
 from glm5_service.preflight import host_rules, model_rules
-from glm5_service.preflight.report import Finding, failed
+from glm5_service.preflight.findings import Finding, failed
 from glm5_service.preflight.subject import Subject
 
 Rule = Callable[[Subject], Finding]

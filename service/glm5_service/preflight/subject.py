@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
 
-from glm5_service.engine.command import Profile
-from glm5_service.engine.inspect import ModelFacts
+from glm5_service.host.hardware import Host
+from glm5_service.host.vllm_build import Profile
+from glm5_service.model.inspection import ModelFacts
 from glm5_service.preflight import allreduce
 from glm5_service.preflight.fit import Fit
-from glm5_service.preflight.host import Host
 from glm5_service.settings import Settings
 
 

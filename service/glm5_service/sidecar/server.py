@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from glm5_service.engine.ports import local_url
+from glm5_service.host.ports import local_url
 from glm5_service.rundir import RunDir
 from glm5_service.settings import Settings
 from glm5_service.sidecar.catalog import PASSED_THROUGH

@@ -16,8 +16,8 @@ from glm5_service.staging.store.lease import boot_id
 from glm5_service.staging.store.manifest import read_manifest
 from glm5_service.staging.store.volume import Volume
 from glm5_service.staging.transfer.journal import Coverage, Journal
-from tests.bench.machine import measured
 from tests.support.glm5_command import clean_environment
+from tests.support.machine import measured
 from tests.support.staging.large_gguf import FULL_SIZE, SplitSet, write_set
 from tests.support.staging.nginx import nginx
 

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 from lightkube.resources.core_v1 import ResourceQuota
 
-from glm5_service.cluster.check import DRIVER_LABELS, Finding, findings
 from glm5_service.cluster.facts import ClusterFacts, NodeFacts, Taint, quota_left
+from glm5_service.cluster.install_rules import DRIVER_LABELS, Finding, findings
 from glm5_service.cluster.nodes import why_not
 from glm5_service.cluster.screen import check_text
 from glm5_service.cluster.wanted import Claim, PodNeed, Wanted

@@ -13,10 +13,10 @@ from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import ExecResponse
 
-from glm5_service.cluster.api import Cluster
+from glm5_service.cluster.client import Cluster
 from glm5_service.cluster.events import Change, Teller, Watcher, run
+from glm5_service.cluster.release_status import Fault, PodStatus, read_status
 from glm5_service.cluster.screen import duration_text, status_text
-from glm5_service.cluster.status import Fault, PodStatus, read_status
 from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SourceError
 from tests.support.staging.states import state

@@ -25,8 +25,8 @@ def test_a_read_that_fails_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatc
             raise answer
         return answer
 
-    monkeypatch.setattr("glm5_service.cluster.api.Cluster", lambda *_: SimpleNamespace(namespace="llm"))
-    monkeypatch.setattr("glm5_service.cluster.status.read_status", read)
+    monkeypatch.setattr("glm5_service.cluster.client.Cluster", lambda *_: SimpleNamespace(namespace="llm"))
+    monkeypatch.setattr("glm5_service.cluster.release_status.read_status", read)
     monkeypatch.setattr("glm5_service.cluster.screen.status_text", lambda pods, _: f"status {pods[0]}")
     monkeypatch.setattr(commands, "WATCH_SECONDS", 0.0)
     result = CliRunner().invoke(commands.command, ["status", "--watch"])
@@ -41,7 +41,7 @@ def test_a_first_read_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     def read(*_: object) -> list[str]:
         raise SourceError("no pod of the release", "glm5")
 
-    monkeypatch.setattr("glm5_service.cluster.api.Cluster", lambda *_: SimpleNamespace(namespace="llm"))
-    monkeypatch.setattr("glm5_service.cluster.status.read_status", read)
+    monkeypatch.setattr("glm5_service.cluster.client.Cluster", lambda *_: SimpleNamespace(namespace="llm"))
+    monkeypatch.setattr("glm5_service.cluster.release_status.read_status", read)
     result = CliRunner().invoke(commands.command, ["status", "--watch"])
     assert isinstance(result.exception, SourceError)

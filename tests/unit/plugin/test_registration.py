@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from glm5_vllm import compile_marks, patches, register, serve, versions
+from glm5_vllm import compile_marks, register, serve, versions
 from glm5_vllm.attention import registration
 from glm5_vllm.gguf import loader
+from glm5_vllm.patches import apply
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_compilations_are_watched_on_cards(
     monkeypatch.setattr(current_platform, "get_device_capability", lambda: None)
     monkeypatch.setattr(versions, "check_vllm", lambda platform: None)
     monkeypatch.setattr(registration, "prefer_backend", lambda: None)
-    monkeypatch.setattr(patches, "apply_all", lambda: None)
+    monkeypatch.setattr(apply, "apply_all", lambda: None)
     monkeypatch.setattr(loader, "register_loader", lambda: None)
     monkeypatch.setattr(compile_marks, "watch_triton", lambda: watched.append("watched"))
 

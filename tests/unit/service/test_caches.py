@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glm5_service.engine import caches
-from glm5_service.preflight.host import Gpu, Host
+from glm5_service.host.hardware import Gpu, Host
 
 GPU = Gpu("RTX PRO 6000", 1, 1, (12, 0), False)
 HOST = Host((GPU,), "595.1", (13, 2), True, 0, 0, 0, 0, 0, 0)

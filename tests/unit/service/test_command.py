@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.engine.command import Profile, engine_command
-from glm5_service.engine.inspect import ModelFacts
-from glm5_service.engine.profile import resolve_profile
+from glm5_service.engine.command_line import Profile, engine_command
 from glm5_service.errors import EngineError
+from glm5_service.host.vllm_build import resolve_profile
+from glm5_service.model.inspection import ModelFacts
 from glm5_service.settings import load
 
 MODEL = ModelFacts(path=Path("/models/glm-00001-of-00003.gguf"))

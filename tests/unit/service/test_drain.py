@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from glm5_service.engine import drain as module
-from glm5_service.engine.vllm_api import GateCounts, VllmApi
 from glm5_service.rundir import DrainOutcome, RunDir
 from glm5_service.settings.operation import DrainSettings
+from glm5_service.supervise import drain as module
+from glm5_service.watch.vllm_api import GateCounts, VllmApi
 
 LOST = None
 

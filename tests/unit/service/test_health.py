@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from glm5_service.engine.health import Facts, Limits, assess, canary_is_due, standing_still_seconds
+from glm5_service.watch.health import Facts, Limits, assess, canary_is_due, standing_still_seconds
 
 LIMITS = Limits(stall_seconds=120, compile_cap_seconds=600, canary_failures=3)
 SERVING = Facts(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.engine.inspect import locate, require_plugin
 from glm5_service.errors import EngineError, SettingsError
+from glm5_service.model.inspection import locate, require_plugin
 
 
 def _touch(folder: Path, *names: str) -> None:

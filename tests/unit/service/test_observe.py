@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from glm5_service.engine.backend import BackendCheck, check_backend, expected_backend
-from glm5_service.engine.health import Facts, Limits, Verdict, assess, canary_is_due
-from glm5_service.engine.logwatch import LogFacts, read_line
-from glm5_service.engine.observe import BLIND_SECONDS, Observer
-from glm5_service.engine.processes import ProcessView
-from glm5_service.engine.vllm_api import CanaryResult, GateCounts, Sample, parse_steps
 from glm5_service.rundir import Attestation, CompileMark
+from glm5_service.watch.backend import BackendCheck, check_backend, expected_backend
+from glm5_service.watch.health import Facts, Limits, Verdict, assess, canary_is_due
+from glm5_service.watch.logwatch import LogFacts, read_line
+from glm5_service.watch.observe import BLIND_SECONDS, Observer
+from glm5_service.watch.processes import ProcessView
+from glm5_service.watch.vllm_api import CanaryResult, GateCounts, Sample, parse_steps
 
 CORE, WORKER = (11, "EngineCore"), (12, "Worker")
 ALL = ProcessView(frozenset({10, 11, 12}), frozenset({CORE, WORKER}))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glm5_service.preflight.pci import acs_control, redirecting_bridges
+from glm5_service.host.pci import acs_control, redirecting_bridges
 
 
 def _space(control: int | None, size: int = 4096) -> bytes:

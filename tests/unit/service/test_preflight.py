@@ -15,12 +15,13 @@ import pytest
 
 from glm5_service.contracts.manifest import FileRecord, Manifest, ModelSummary
 from glm5_service.engine import arguments
-from glm5_service.engine.inspect import Footprint, GgufFacts, Hyperparameters, ModelFacts, Placed
 from glm5_service.errors import FitError, SettingsError
-from glm5_service.preflight import allreduce, fit, host
+from glm5_service.host import hardware
+from glm5_service.host.hardware import Gpu, Host
+from glm5_service.model.inspection import Footprint, GgufFacts, Hyperparameters, ModelFacts, Placed
+from glm5_service.preflight import allreduce, fit
 from glm5_service.preflight.check import check
-from glm5_service.preflight.host import Gpu, Host
-from glm5_service.preflight.report import Finding
+from glm5_service.preflight.findings import Finding
 from glm5_service.preflight.rules import RULES, find
 from glm5_service.preflight.subject import Subject
 from glm5_service.settings import Given, Settings, load
@@ -252,7 +253,7 @@ def test_what_nvml_does_not_answer_is_a_fact(
     """A GPU that is lost between two questions, or a driver that is not there, is told in NVML's words, never raised."""
     nvml = _Broken(lost)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    found = host.look()
+    found = hardware.look()
     assert (found.gpus, found.driver, found.cuda, found.nvml_error) == (gpus, driver, cuda, error)
     assert not nvml.is_open
 
@@ -263,7 +264,7 @@ def test_a_host_without_gpus_is_exit_code_5(
 ) -> None:
     """A GGUF on the cuda profile without a GPU to hold it ends as a host that does not fit, with every rule's finding."""
     bare = replace(HOST, gpus=(), driver=None, cuda=None, nvml_error=error)
-    monkeypatch.setattr(host, "look", lambda: bare)
+    monkeypatch.setattr(hardware, "look", lambda: bare)
     monkeypatch.setattr("glm5_service.preflight.check.Subject", lambda settings, found: replace(
         _subject(tmp_path, found), settings=settings, profile=None, model=None))  # fmt: skip
     model = Path(__file__).parents[3] / "demo_model"

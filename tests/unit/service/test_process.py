@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from glm5_service.engine.processes import look
+from glm5_service.watch.processes import look
 
 ENGINE = """
 import os, signal, sys, time
@@ -26,7 +26,7 @@ SUPERVISOR = """
 import asyncio, json, sys
 from pathlib import Path
 import psutil
-from glm5_service.engine.process import EngineProcess, adopt_orphans
+from glm5_service.engine.child import EngineProcess, adopt_orphans
 adopt_orphans()
 engine = EngineProcess([sys.executable, "-c", sys.argv[1], sys.argv[2]], {}, print)
 asyncio.run(engine.wait())

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from glm5_service.contracts.manifest import ModelSummary
-from glm5_service.engine.revision import held
 from glm5_service.settings import Settings
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.settings.tree import ModelSettings
 from glm5_service.staging.command import run
+from glm5_service.supervise.revision import held
 from tests.support.glm5_command import PATIENCE_SECONDS, wait_for_json
 from tests.support.serving import start_serving
 

@@ -11,8 +11,6 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from glm5_service.engine.server import Board
-from glm5_service.engine.server import application as supervisor
 from glm5_service.rundir import (
     Attestation,
     CanaryState,
@@ -31,6 +29,8 @@ from glm5_service.sidecar.collect import Point, engine_points, families
 from glm5_service.sidecar.passthrough import filter_page
 from glm5_service.sidecar.scrape import Scraped, Scraper
 from glm5_service.sidecar.server import application, page
+from glm5_service.supervise.health_server import Board
+from glm5_service.supervise.health_server import application as supervisor
 from tests.support.staging.states import state
 
 REFERENCE = Path(__file__).parents[3] / "service" / "docs" / "metrics.md"

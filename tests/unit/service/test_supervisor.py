@@ -18,15 +18,15 @@ from typing import Any
 import psutil
 import pytest
 
-from glm5_service.engine.command import EngineCommand
-from glm5_service.engine.inspect import ModelFacts
-from glm5_service.engine.serve import run
-from glm5_service.engine.supervisor import Launch, Supervisor
+from glm5_service.engine.command_line import EngineCommand
 from glm5_service.errors import EngineError
+from glm5_service.model.inspection import ModelFacts
 from glm5_service.preflight.check import Cleared
-from glm5_service.preflight.report import Report
+from glm5_service.preflight.findings import Report
 from glm5_service.rundir import EngineState
 from glm5_service.settings import Settings
+from glm5_service.supervise.start import run
+from glm5_service.supervise.supervisor import Launch, Supervisor
 from tests.support.glm5_command import PATIENCE_SECONDS, wait_for_json
 from tests.support.serving import Serving, free_port, start_serving
 
@@ -148,7 +148,7 @@ def test_an_engine_does_not_outlive_a_fault_of_its_supervisor(
             await task
 
     started = tmp_path / "started"
-    monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda: None)
+    monkeypatch.setattr("glm5_service.supervise.supervisor.adopt_orphans", lambda: None)
     monkeypatch.setattr(Supervisor, "_end", fails)
     program = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
     asyncio.run(run())
@@ -172,7 +172,7 @@ def test_an_engine_that_ends_before_the_next_look_says_what_it_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, fate: str
 ) -> None:
     """vLLM ends a second after its core, maybe before anybody looks; its log has the word, unless somebody killed it."""
-    monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda: None)
+    monkeypatch.setattr("glm5_service.supervise.supervisor.adopt_orphans", lambda: None)
     program = f"import os, signal, sys; print({CORE_LOST!r}, flush=True); {end}"
     with pytest.raises(EngineError, match=f"the engine ended by itself: {fate};"):
         asyncio.run(_supervisor(tmp_path, program).run())
@@ -197,7 +197,7 @@ def test_a_stop_while_a_class_is_made_is_a_stop(tmp_path: Path, monkeypatch: pyt
     def clear(settings: Settings) -> None:
         type("Made", (), {"held": Interrupted()})
 
-    monkeypatch.setattr("glm5_service.engine.serve.clear", clear)
+    monkeypatch.setattr("glm5_service.supervise.start.clear", clear)
     with pytest.raises((SystemExit, RuntimeError)):
         run(Settings.model_validate({"run_dir": tmp_path}))
     assert _phase(tmp_path) == "stopped"
@@ -241,12 +241,12 @@ def _taken_port(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     holder = socket.socket()
     holder.bind((settings.health.host, settings.health.port))
     holder.listen()
-    monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda _held=holder: None)
+    monkeypatch.setattr("glm5_service.supervise.supervisor.adopt_orphans", lambda _held=holder: None)
 
 
 def _no_program(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     command = EngineCommand(("/nowhere/python",), {}, {})
-    monkeypatch.setattr("glm5_service.engine.serve.engine_command", lambda *arguments: command)
+    monkeypatch.setattr("glm5_service.supervise.start.engine_command", lambda *arguments: command)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ def test_a_start_that_fails_after_the_checks_is_told(
     paths = {"run_dir": tmp_path, "cache_dir": tmp_path / "cache", "model": {"path": tmp_path / "m.gguf"}}
     settings = Settings.model_validate({**paths, "health": health})
     cleared = Cleared(ModelFacts(path=tmp_path / "m.gguf"), "cpu", None)
-    monkeypatch.setattr("glm5_service.engine.supervisor.adopt_orphans", lambda: None)
-    monkeypatch.setattr("glm5_service.engine.serve.clear", lambda settings: (Report(findings=[]), cleared))
+    monkeypatch.setattr("glm5_service.supervise.supervisor.adopt_orphans", lambda: None)
+    monkeypatch.setattr("glm5_service.supervise.start.clear", lambda settings: (Report(findings=[]), cleared))
     fault(monkeypatch, settings)
     with pytest.raises(error):
         run(settings)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from glm5_service.engine.vllm_api import VllmApi
+from glm5_service.watch.vllm_api import VllmApi
 
 # vLLM's is 5, and a connection that is about to be closed is as bad as a closed one
 IDLE_SECONDS = 3

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from glm5_service.contracts.manifest import MANIFEST_NAME, FileRecord, Manifest, ModelSummary, TypeFacts
-from glm5_service.engine.inspect import inspect_model
 from glm5_service.errors import ModelError
+from glm5_service.model.inspection import inspect_model
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing

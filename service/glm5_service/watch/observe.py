@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from glm5_service.engine.backend import BackendCheck
-from glm5_service.engine.health import Facts, Limits, compiled_until
-from glm5_service.engine.logwatch import LogFacts
-from glm5_service.engine.processes import ProcessView
-from glm5_service.engine.vllm_api import CanaryResult, GateCounts, Sample, Steps
 from glm5_service.rundir import CanaryState, CompileMark
+from glm5_service.watch.backend import BackendCheck
+from glm5_service.watch.health import Facts, Limits, compiled_until
+from glm5_service.watch.logwatch import LogFacts
+from glm5_service.watch.processes import ProcessView
+from glm5_service.watch.vllm_api import CanaryResult, GateCounts, Sample, Steps
 
 # metrics unreadable for this long: step counters no longer speak for the engine
 BLIND_SECONDS = 10.0

@@ -1,7 +1,7 @@
 """The health server on 8081: answers probes from the last verdict. Computes nothing.
 
 A process of its own, because a thread beside the supervisor's work answers late when every core is busy: measured with
-three busy loops on two cores, p99 was 230 ms as a thread and 32 ms as a process. `probes` starts it.
+three busy loops on two cores, p99 was 230 ms as a thread and 32 ms as a process. `health_process` starts it.
 """
 
 from __future__ import annotations

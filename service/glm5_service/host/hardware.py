@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from glm5_service.preflight.pci import redirecting_bridges
+from glm5_service.host.pci import redirecting_bridges
 
 
 @dataclass(frozen=True)

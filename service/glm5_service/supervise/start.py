@@ -9,16 +9,16 @@ from datetime import UTC, datetime
 
 from glm5_service import termination
 from glm5_service.engine import caches
-from glm5_service.engine.backend import expected_backend
-from glm5_service.engine.command import engine_command
-from glm5_service.engine.ports import local_url
-from glm5_service.engine.profile import versions
-from glm5_service.engine.revision import held
-from glm5_service.engine.supervisor import Launch, Supervisor
+from glm5_service.engine.command_line import engine_command
 from glm5_service.errors import ExitCode, Glm5Error
+from glm5_service.host.ports import local_url
+from glm5_service.host.vllm_build import versions
 from glm5_service.preflight.check import Cleared, clear
 from glm5_service.rundir import EngineState, MemoryState, PhaseSpan, RunDir, read, try_write, write_text
 from glm5_service.settings import Settings
+from glm5_service.supervise.revision import held
+from glm5_service.supervise.supervisor import Launch, Supervisor
+from glm5_service.watch.backend import expected_backend
 
 log = logging.getLogger("glm5")
 

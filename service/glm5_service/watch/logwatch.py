@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from glm5_service.engine.health import Startup
+from glm5_service.watch.health import Startup
 
 GIB = 1024**3
 ORDER: tuple[Startup, ...] = ("starting", "loading", "compiling", "warming")

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from glm5_service import termination
-from glm5_service.engine.vllm_api import GateCounts, VllmApi
 from glm5_service.rundir import DrainOutcome, RunDir, try_write
 from glm5_service.settings.operation import DrainSettings
+from glm5_service.watch.vllm_api import GateCounts, VllmApi
 
 POLL_SECONDS = 0.2
 # polls in a row that the gate may leave unanswered before the requests behind it count as lost

@@ -1,6 +1,6 @@
 """Phase, readiness and liveness as a pure function of observed facts. Knows no clock, no process, no network.
 
-`observe` gathers the facts, `server` answers the probes with the verdict.
+`observe` gathers the facts; the health server of `supervise` answers the probes with the verdict.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glm5_service.engine.command import Profile
+from glm5_service.host.vllm_build import Profile
 from glm5_service.rundir import Attestation
 
 # backends of the plugin, by profile; GLM-5 served by another one is a fault, whatever its speed

@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, GatePolicy
 from glm5_service.engine import arguments
-from glm5_service.engine.inspect import ModelFacts
+from glm5_service.host.vllm_build import Profile
+from glm5_service.model.inspection import ModelFacts
 from glm5_service.settings import Settings
-
-Profile = Literal["cpu", "cuda"]
 
 # nothing in a serving pod may ask the network for a model, a tokenizer or permission to run
 _QUIET = {

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Literal
 
-from glm5_service.engine.command import Profile
 from glm5_service.errors import EngineError
+
+Profile = Literal["cpu", "cuda"]
 
 
 def resolve_profile(

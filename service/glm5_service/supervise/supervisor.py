@@ -1,6 +1,6 @@
 """Stays with the engine from start to end: looks, judges, answers probes, drains, and maps its fate to an exit code.
 
-What is seen is folded by `observe`, judged by `health`, shown by `server`; this module only runs them in turn.
+`watch` sees and judges, the health server shows; this module runs them in turn.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from datetime import UTC, datetime
 from functools import partial
 
 from glm5_service import termination
-from glm5_service.engine import drain, logwatch, processes
-from glm5_service.engine.backend import check_backend
-from glm5_service.engine.command import EngineCommand
-from glm5_service.engine.health import Condition, Facts, Limits, Verdict, assess, canary_is_due
-from glm5_service.engine.observe import Observer
-from glm5_service.engine.probes import HealthServer
-from glm5_service.engine.process import EngineProcess, adopt_orphans
-from glm5_service.engine.status import Report
-from glm5_service.engine.vllm_api import VllmApi
+from glm5_service.engine.child import EngineProcess, adopt_orphans
+from glm5_service.engine.command_line import EngineCommand
 from glm5_service.errors import EngineError, ExitCode
 from glm5_service.rundir import DrainOutcome, EngineState, Phase, RunDir, try_write
 from glm5_service.settings import Settings
+from glm5_service.supervise import drain
+from glm5_service.supervise.health_process import HealthServer
+from glm5_service.supervise.state import Report
+from glm5_service.watch import logwatch, processes
+from glm5_service.watch.backend import check_backend
+from glm5_service.watch.health import Condition, Facts, Limits, Verdict, assess, canary_is_due
+from glm5_service.watch.observe import Observer
+from glm5_service.watch.vllm_api import VllmApi
 
 API_TIMEOUT_SECONDS = 3.0
 # looks that may be missed before the probes say that the supervisor itself stands still

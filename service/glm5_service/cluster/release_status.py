@@ -9,7 +9,7 @@ from typing import Any
 from lightkube.models.core_v1 import ContainerStatus
 from lightkube.resources.core_v1 import Event, Pod
 
-from glm5_service.cluster.api import Cluster
+from glm5_service.cluster.client import Cluster
 from glm5_service.cluster.nodes import why_not
 from glm5_service.cluster.wanted import pod_need
 from glm5_service.contracts.staging import StagingState

@@ -17,7 +17,7 @@ class HealthServer:
     def __init__(self, first: EngineState, host: str, port: int, stale_seconds: float) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptor = theirs.fileno()
-        module = ("-m", "glm5_service.engine.server")
+        module = ("-m", "glm5_service.supervise.health_server")
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *module, str(descriptor), host, str(port), str(stale_seconds)],

@@ -1,0 +1,35 @@
+"""The list of patches, in the order in which they are applied."""
+
+from __future__ import annotations
+
+from glm5_vllm.patches import (
+    cpu_amx_permission,
+    cpu_indexer,
+    cpu_rotary_embedding,
+    gguf_config_source,
+    gguf_cpu_operations,
+    gguf_draft_config,
+    gguf_expert_grid,
+    gguf_float_experts,
+    gguf_layer_rank,
+    gguf_replicated_linear,
+    vllm_distribution_name,
+)
+
+
+def apply_all() -> None:
+    """Apply every patch that the platform needs, in order."""
+    from vllm.platforms import current_platform
+
+    vllm_distribution_name.apply()
+    if current_platform.is_cpu():
+        cpu_amx_permission.apply()
+        cpu_rotary_embedding.apply()
+        cpu_indexer.apply()
+        gguf_cpu_operations.apply()
+    gguf_config_source.apply()
+    gguf_draft_config.apply()
+    gguf_expert_grid.apply()
+    gguf_float_experts.apply()
+    gguf_layer_rank.apply()
+    gguf_replicated_linear.apply()
