@@ -17,9 +17,9 @@ LIGHT_MODULES = [
     "glm5_vllm",
     "glm5_vllm.register",
     "glm5_vllm.attest",
-    "glm5_vllm.gguf.header",
-    "glm5_vllm.gguf.splits",
-    "glm5_vllm.gguf.plan",
+    "glm5_vllm.gguf.file.header",
+    "glm5_vllm.gguf.file.splits",
+    "glm5_vllm.gguf.plan.planner",
     "glm5_vllm.gguf.inspect",
     "glm5_service.cli",
     "glm5_service.settings",
@@ -56,6 +56,27 @@ def test_packages_do_not_import_each_other(folder: str, forbidden: tuple[str, ..
     ]
 
     assert found == []
+
+
+# each room of gguf/ may import those before it; loader, inspect and the command stand above all of them
+GGUF_ROOMS = ("errors", "file", "model", "plan", "values", "huggingface")
+
+
+def test_rooms_of_gguf_import_downwards_only() -> None:
+    """A room of gguf/ imports itself and the rooms below it, never one above."""
+    gguf = ROOT / "backend_plugin/glm5_vllm/gguf"
+    found = [
+        f"{path.relative_to(gguf)}: {name}"
+        for level, room in enumerate(GGUF_ROOMS)
+        for path in sorted((gguf / room).rglob("*.py"))
+        for name in imported_modules(path)
+        if name.startswith("glm5_vllm.gguf.") and name.split(".")[2] not in GGUF_ROOMS[: level + 1]
+    ]
+
+    assert found == []
+    assert {path.name for path in gguf.iterdir() if path.is_dir() and path.name != "__pycache__"} <= set(
+        GGUF_ROOMS
+    )
 
 
 def imported_modules(path: Path) -> list[str]:

@@ -11,8 +11,8 @@ from torch.nn import Parameter
 from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from glm5_vllm.gguf.dequant import dequantize as reference_dequantize
-from glm5_vllm.gguf.quant_types import BY_ID
+from glm5_vllm.gguf.file.quant_types import BY_ID
+from glm5_vllm.gguf.values.dequant import dequantize as reference_dequantize
 
 # floats of the model's own weights, made at their first use: the profile's models are small, and dequantising them
 # again for every token would take longer than the products

@@ -1,6 +1,11 @@
-"""The one error of the GGUF path."""
+"""The one error of the GGUF path, and the remedies that several checks name."""
 
 from __future__ import annotations
+
+CHECK_PATH = "Check the path and its permissions"
+FETCH_AGAIN = "Fetch the file again"
+CONVERT = "Convert the model with a current llama.cpp"
+FETCH_OR_CONVERT = f"{FETCH_AGAIN}, or convert it with a current llama.cpp"
 
 
 class GGUFError(Exception):

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.footprint import footprint
-from glm5_vllm.gguf.header import TensorInfo
-from glm5_vllm.gguf.plan import examine, refuse
-from glm5_vllm.gguf.planned import LoadPlan, Role
-from glm5_vllm.gguf.splits import open_model
+from glm5_vllm.gguf.file.header import TensorInfo
+from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.plan.footprint import footprint
+from glm5_vllm.gguf.plan.planned import LoadPlan, Role
+from glm5_vllm.gguf.plan.planner import examine, refuse
 
 SCHEMA = 1
 # what the main model does not load, and why it is there

@@ -21,14 +21,14 @@ from vllm.model_executor.model_loader.utils import initialize_model, process_wei
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm_gguf_plugin.loader import GGUFModelLoader
 
-from glm5_vllm.gguf.checks import check_config, check_draft_parallel, check_parallel
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.floats import read_float
-from glm5_vllm.gguf.names import EXPERT, Treatment
-from glm5_vllm.gguf.plan import plan_load
-from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor, Role
-from glm5_vllm.gguf.read import TensorReader
-from glm5_vllm.gguf.splits import open_model
+from glm5_vllm.gguf.file.read import TensorReader
+from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.plan.checks import check_config, check_draft_parallel, check_parallel
+from glm5_vllm.gguf.plan.names import EXPERT, Treatment
+from glm5_vllm.gguf.plan.planned import LoadPlan, PlannedTensor, Role
+from glm5_vllm.gguf.plan.planner import plan_load
+from glm5_vllm.gguf.values.floats import read_float
 
 logger = logging.getLogger("vllm.glm5.gguf")
 

@@ -27,7 +27,7 @@ def _building_from_metadata(original: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(original)
     def config_source(model: str, tokenizer: str | None, hf_config_path: str | None) -> str:
         if hf_config_path is None and tokenizer is None:
-            from glm5_vllm.gguf.hf_folder import hf_folder_for
+            from glm5_vllm.gguf.huggingface.folder import hf_folder_for
 
             built = hf_folder_for(Path(model))
             if built is not None:

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGUFValueType as Type
 
 from glm5_vllm.gguf.__main__ import main
-from glm5_vllm.gguf.quant_types import BY_NAME
+from glm5_vllm.gguf.file.quant_types import BY_NAME
 from tests.support.raw_gguf import Array, RawGGUF, RawTensor
 from tests.support.tiny_gguf import TinyModel, write_tiny
 from tests.support.tiny_spec import QuantMix, TinySpec

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from glm5_vllm.gguf.config import generation_config, hf_config, release_of
-from glm5_vllm.gguf.hyperparameters import Hyperparameters, read_hyperparameters
-from glm5_vllm.gguf.indexshare import indexer_types
-from glm5_vllm.gguf.plan import plan_load
-from glm5_vllm.gguf.releases import COMMON, RELEASES
-from glm5_vllm.gguf.splits import open_model
-from glm5_vllm.gguf.vocabulary import read_vocabulary
+from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.huggingface.config import generation_config, hf_config, release_of
+from glm5_vllm.gguf.huggingface.vocabulary import read_vocabulary
+from glm5_vllm.gguf.model.hyperparameters import Hyperparameters, read_hyperparameters
+from glm5_vllm.gguf.model.indexshare import indexer_types
+from glm5_vllm.gguf.model.releases import COMMON, RELEASES
+from glm5_vllm.gguf.plan.planner import plan_load
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import TinySpec
 

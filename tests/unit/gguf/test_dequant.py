@@ -12,10 +12,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from glm5_vllm.gguf import dequant
-from glm5_vllm.gguf.dequant import dequantize
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.quant_types import BY_NAME, LOADABLE_NAMES
+from glm5_vllm.gguf.file.quant_types import BY_NAME, LOADABLE_NAMES
+from glm5_vllm.gguf.values import dequant
+from glm5_vllm.gguf.values.dequant import dequantize
 from tests.support.random_blocks import SCALE_FIELDS
 
 Bytes = NDArray[np.uint8]

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glm5_vllm.gguf.floats import read_float
-from glm5_vllm.gguf.plan import plan_load
-from glm5_vllm.gguf.read import TensorReader
-from glm5_vllm.gguf.splits import open_model
+from glm5_vllm.gguf.file.read import TensorReader
+from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.plan.planner import plan_load
+from glm5_vllm.gguf.values.floats import read_float
 from tests.support.llama_quantize import FILES
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import SMALL, QuantMix, TinySpec

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.hf_folder import hf_folder_for
+from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.huggingface.folder import hf_folder_for
 from glm5_vllm.gguf.inspect import report, text
-from glm5_vllm.gguf.plan import examine
-from glm5_vllm.gguf.splits import open_model
+from glm5_vllm.gguf.plan.planner import examine
 from tests.support.raw_gguf import RawGGUF
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import TinySpec

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gguf import GGUFValueType as Type
 
-from glm5_vllm.gguf import cursor
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import ArrayValue, read_header
+from glm5_vllm.gguf.file import cursor
+from glm5_vllm.gguf.file.header import ArrayValue, read_header
 from tests.support.glm5_header import MERGES, TOKENS
 from tests.support.raw_gguf import Array, RawGGUF
 from tests.support.tiny_gguf import TinyModel

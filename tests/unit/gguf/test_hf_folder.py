@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.hf_folder import hf_folder_for
+from glm5_vllm.gguf.huggingface.folder import hf_folder_for
 from tests.support.raw_gguf import RawGGUF
 from tests.support.tiny_gguf import TinyModel, write_tiny
 from tests.support.tiny_spec import TinySpec

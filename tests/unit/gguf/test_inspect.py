@@ -150,7 +150,7 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_imports_nothing_heavy() -> None:
     """Reading headers, planning and building config and tokenizer need the standard library alone."""
-    script = "import sys, glm5_vllm.gguf.__main__, glm5_vllm.gguf.hf_folder; print(*sys.modules)"
+    script = "import sys, glm5_vllm.gguf.__main__, glm5_vllm.gguf.huggingface.folder; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert HEAVY & set(done.stdout.split()) == set()

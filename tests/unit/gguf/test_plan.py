@@ -9,10 +9,10 @@ import pytest
 from gguf import GGUFValueType as Type
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.names import Treatment
-from glm5_vllm.gguf.plan import examine, plan_load
-from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor, Role
-from glm5_vllm.gguf.splits import open_model
+from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.plan.names import Treatment
+from glm5_vllm.gguf.plan.planned import LoadPlan, PlannedTensor, Role
+from glm5_vllm.gguf.plan.planner import examine, plan_load
 from tests.support.raw_gguf import Array, RawGGUF
 from tests.support.tiny_gguf import TinyModel, write_tiny
 from tests.support.tiny_spec import QuantMix, TinySpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from glm5_vllm.gguf.quant_types import ALL_TYPES, LOADABLE, LOADABLE_FLOAT, LOADABLE_NAMES
+from glm5_vllm.gguf.file.quant_types import ALL_TYPES, LOADABLE, LOADABLE_FLOAT, LOADABLE_NAMES
 
 
 def test_table_is_ggmls() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.read import TensorReader
-from glm5_vllm.gguf.splits import open_model
+from glm5_vllm.gguf.file.read import TensorReader
+from glm5_vllm.gguf.file.splits import open_model
 from tests.support.raw_gguf import RawGGUF
 from tests.support.tiny_gguf import TinyModel
 

@@ -11,9 +11,9 @@ from gguf import GGUFValueType as Type
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import read_header
-from glm5_vllm.gguf.tokenizer import GLM4_PATTERN, tokenizer_config, tokenizer_json
-from glm5_vllm.gguf.vocabulary import read_vocabulary
+from glm5_vllm.gguf.file.header import read_header
+from glm5_vllm.gguf.huggingface.tokenizer import GLM4_PATTERN, tokenizer_config, tokenizer_json
+from glm5_vllm.gguf.huggingface.vocabulary import read_vocabulary
 from tests.support.raw_gguf import Array, RawGGUF
 from tests.support.tiny_tokenizer import CONTROL, NORMAL, SPECIAL, UNUSED, USER_DEFINED, VISIBLE
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from glm5_vllm.gguf.checks import check_parallel
-from glm5_vllm.gguf.plan import plan_load
-from glm5_vllm.gguf.splits import open_model
+from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.plan.checks import check_parallel
+from glm5_vllm.gguf.plan.planner import plan_load
 from tests.gpu import engine_check, serve_check
 from tests.gpu.engine_run import EngineRun
 from tests.gpu.engine_runs import COMPARED, GROUPS, MODELS, OURS

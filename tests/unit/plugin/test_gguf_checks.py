@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from glm5_vllm.gguf.checks import check_config, check_draft_parallel, check_parallel
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.plan import plan_load
-from glm5_vllm.gguf.planned import LoadPlan, Role
-from glm5_vllm.gguf.splits import open_model
+from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.plan.checks import check_config, check_draft_parallel, check_parallel
+from glm5_vllm.gguf.plan.planned import LoadPlan, Role
+from glm5_vllm.gguf.plan.planner import plan_load
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import QuantMix, TinySpec
 

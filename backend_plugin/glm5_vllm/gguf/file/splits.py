@@ -1,6 +1,6 @@
 """Open a model: one file or a set of splits, whichever split is named, merged into one tensor index.
 
-A set that is not complete and of one model is refused here. Next hop: plan.py.
+A set that is not complete and of one model is refused here. Next: model/ and plan/.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import ArrayValue, Header, MetadataValue, TensorInfo, read_header
+from glm5_vllm.gguf.file.header import ArrayValue, Header, MetadataValue, TensorInfo, read_header
 
 SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 KEY_NUMBER, KEY_COUNT, KEY_TENSORS = "split.no", "split.count", "split.tensors.count"

@@ -1,11 +1,11 @@
-"""The Hugging Face tokenizer files of a vocabulary, as JSON values. Next hop: hf_folder.py."""
+"""The Hugging Face tokenizer files of a vocabulary, as JSON values. Next: folder.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.vocabulary import Kind, Vocabulary
+from glm5_vllm.gguf.huggingface.vocabulary import Kind, Vocabulary
 
 # how text is cut before merging, from tokenizer.json of zai-org's GLM-4 family, which GLM-5 keeps; llama.cpp's
 # LLAMA_VOCAB_PRE_TYPE_CHATGLM4 (src/llama-vocab.cpp) is the same expression without the inline flag

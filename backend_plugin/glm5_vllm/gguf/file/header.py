@@ -1,7 +1,7 @@
 """Read the header of one GGUF file, metadata and tensor index, with the standard library alone.
 
 Nothing is believed before it is checked against the size of the file, so a broken file ends in one GGUFError
-and never in a large allocation. Arrays are stepped over and read on demand. Next hop: splits.py.
+and never in a large allocation. Arrays are stepped over and read on demand. Next: splits.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from glm5_vllm.gguf.cursor import FETCH_AGAIN, SCALARS, U64, Cursor
-from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.quant_types import BY_ID, CHOOSE_ANOTHER, QuantType
+from glm5_vllm.gguf.errors import CHECK_PATH, CONVERT, FETCH_AGAIN, GGUFError
+from glm5_vllm.gguf.file.cursor import SCALARS, U64, Cursor
+from glm5_vllm.gguf.file.quant_types import BY_ID, CHOOSE_ANOTHER, QuantType
 
 MAGIC = b"GGUF"
-CHECK_PATH = "Check the path and its permissions"
-CONVERT = "Convert the model with a current llama.cpp"
 VERSIONS = (2, 3)
 LFS_PREFIX = b"version https://git-lfs"
 

@@ -1,4 +1,4 @@
-"""The vocabulary in a file's metadata, checked: tokens, their kinds, merges, special ids. Next hop: tokenizer.py."""
+"""The vocabulary in a file's metadata, checked: tokens, their kinds, merges, special ids. Next: tokenizer.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import Header, MetadataValue
+from glm5_vllm.gguf.file.header import Header, MetadataValue
 
 # the tokens that end a turn in GLM's chat format, as generation_config.json of GLM-5 lists them; a file names at most
 # two of them by key

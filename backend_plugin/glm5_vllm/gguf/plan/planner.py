@@ -1,6 +1,6 @@
 """Decide what becomes of every tensor of a model, before anything is allocated.
 
-`examine` gives the whole picture, refusals included; `plan_load` gives the plan or raises. Next hop: read.py.
+`examine` gives the whole picture, refusals included; `plan_load` gives the plan or raises.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from glm5_vllm.gguf.cursor import FETCH_OR_CONVERT
-from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import TensorInfo
-from glm5_vllm.gguf.hyperparameters import Hyperparameters, read_hyperparameters
-from glm5_vllm.gguf.indexshare import FULL, indexer_types
-from glm5_vllm.gguf.names import (
+from glm5_vllm.gguf.errors import FETCH_OR_CONVERT, GGUFError
+from glm5_vllm.gguf.file.header import TensorInfo
+from glm5_vllm.gguf.file.quant_types import CHOOSE_ANOTHER, LOADABLE_NAMES
+from glm5_vllm.gguf.file.splits import Model
+from glm5_vllm.gguf.model.hyperparameters import Hyperparameters, read_hyperparameters
+from glm5_vllm.gguf.model.indexshare import FULL, indexer_types
+from glm5_vllm.gguf.plan.names import (
     BLOCK_BY_NAME,
     BLOCK_RULES,
     FUSED_LINEARS,
@@ -24,9 +25,7 @@ from glm5_vllm.gguf.names import (
     Treatment,
     Where,
 )
-from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor, Refusal, Role
-from glm5_vllm.gguf.quant_types import CHOOSE_ANOTHER, LOADABLE_NAMES
-from glm5_vllm.gguf.splits import Model
+from glm5_vllm.gguf.plan.planned import LoadPlan, PlannedTensor, Refusal, Role
 
 _COPIES = {Where.MTP_COPY: Role.MTP_COPY}
 BLOCK_NAME = re.compile(r"blk\.(\d{1,4})\.(.+)")

@@ -1,4 +1,4 @@
-"""What a load plan consists of: data only. Made by plan.py, used by the loader and by inspect.py."""
+"""What a load plan consists of: data only. Made by planner.py, used by the loader and by inspect.py."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import TensorInfo
-from glm5_vllm.gguf.hyperparameters import Hyperparameters
-from glm5_vllm.gguf.names import EXPERT, Treatment
-from glm5_vllm.gguf.splits import Model
+from glm5_vllm.gguf.file.header import TensorInfo
+from glm5_vllm.gguf.file.splits import Model
+from glm5_vllm.gguf.model.hyperparameters import Hyperparameters
+from glm5_vllm.gguf.plan.names import EXPERT, Treatment
 
 
 class Role(StrEnum):

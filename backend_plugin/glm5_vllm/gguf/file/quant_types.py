@@ -63,7 +63,7 @@ ALL_TYPES = (
 BY_ID = {quant.type_id: quant for quant in ALL_TYPES}
 BY_NAME = {quant.name: quant for quant in ALL_TYPES}
 
-# a type is here when dequant.py has its reference and kernels of the plugin take it for linear layers, embeddings and
+# a type is here when values/ has its reference and kernels of the plugin take it for linear layers, embeddings and
 # experts. llama-quantize writes types that its file is not named after: it keeps weightier tensors in larger ones, and
 # rows that are no whole number of blocks in types of smaller blocks (attn_k_b's 192 of a Q5_K_M file in Q5_1)
 LOADABLE_NAMES = (

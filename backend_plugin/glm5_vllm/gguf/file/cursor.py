@@ -1,6 +1,6 @@
 """A bounds-checked position in the header of a GGUF file, over bytes that are read as they are needed.
 
-Knows how scalars and strings are laid out, not what they mean. Next hop: header.py.
+Knows how scalars and strings are laid out, not what they mean.
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from glm5_vllm.gguf.errors import GGUFError
-
-FETCH_AGAIN = "Fetch the file again"
-FETCH_OR_CONVERT = f"{FETCH_AGAIN}, or convert it with a current llama.cpp"
+from glm5_vllm.gguf.errors import FETCH_AGAIN, GGUFError
 
 # a GLM-5 header (155k tokens, 320k merges, 1,800 tensors) is about 12 MB: the bound leaves room and keeps a
 # corrupt count from costing seconds

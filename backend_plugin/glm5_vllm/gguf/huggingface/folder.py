@@ -1,7 +1,7 @@
 """A Hugging Face folder (config and tokenizer) built from a GGUF's own metadata, for files that come without one.
 
 Contents depend on the file alone and every file appears whole by rename, so any number of processes may build the
-same folder at once. Next hop: vLLM, which reads the folder.
+same folder at once. Next: vLLM, which reads the folder.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from glm5_vllm import envs
 from glm5_vllm.files import write_whole
-from glm5_vllm.gguf.config import generation_config, hf_config
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import MAGIC
-from glm5_vllm.gguf.hyperparameters import ARCHITECTURE
-from glm5_vllm.gguf.plan import examine
-from glm5_vllm.gguf.splits import Model, open_model
-from glm5_vllm.gguf.tokenizer import tokenizer_config, tokenizer_json
-from glm5_vllm.gguf.vocabulary import read_vocabulary
+from glm5_vllm.gguf.file.header import MAGIC
+from glm5_vllm.gguf.file.splits import Model, open_model
+from glm5_vllm.gguf.huggingface.config import generation_config, hf_config
+from glm5_vllm.gguf.huggingface.tokenizer import tokenizer_config, tokenizer_json
+from glm5_vllm.gguf.huggingface.vocabulary import read_vocabulary
+from glm5_vllm.gguf.model.hyperparameters import ARCHITECTURE
+from glm5_vllm.gguf.plan.planner import examine
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 

@@ -1,12 +1,11 @@
-"""The hyperparameters of a `glm-dsa` model, read from the metadata and checked. Next hop: names.py."""
+"""The hyperparameters of a `glm-dsa` model, read from the metadata and checked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glm5_vllm.gguf.cursor import FETCH_OR_CONVERT
-from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import Header, MetadataValue
+from glm5_vllm.gguf.errors import FETCH_OR_CONVERT, GGUFError
+from glm5_vllm.gguf.file.header import Header, MetadataValue
 
 ARCHITECTURE = "glm-dsa"
 GATING_SIGMOID = 2

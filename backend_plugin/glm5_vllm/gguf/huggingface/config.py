@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glm5_vllm.gguf.hyperparameters import Hyperparameters
-from glm5_vllm.gguf.indexshare import FULL, SHARED
-from glm5_vllm.gguf.releases import COMMON, RELEASES, Release
+from glm5_vllm.gguf.model.hyperparameters import Hyperparameters
+from glm5_vllm.gguf.model.indexshare import FULL, SHARED
+from glm5_vllm.gguf.model.releases import COMMON, RELEASES, Release
 
 
 def release_of(h: Hyperparameters) -> Release:

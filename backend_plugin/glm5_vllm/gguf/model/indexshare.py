@@ -1,16 +1,16 @@
 """Which layers run the sparse-attention indexer and which reuse the last selection (IndexShare).
 
 GLM-5 and 5.1 run it in every layer, GLM-5.2 in 21 of 78. Files state it by a key, by leaving out the tensors
-of the layers that share, or not at all. Next hop: plan.py.
+of the layers that share, or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import ArrayValue, Header
-from glm5_vllm.gguf.hyperparameters import Hyperparameters
+from glm5_vllm.gguf.errors import CONVERT, GGUFError
+from glm5_vllm.gguf.file.header import ArrayValue, Header
+from glm5_vllm.gguf.model.hyperparameters import Hyperparameters
 
 KEY_TYPES = "glm-dsa.attention.indexer.types"
 FULL, SHARED = "full", "shared"
@@ -67,5 +67,4 @@ def _scheduled(layer: int) -> str:
 
 
 def _wrong(header: Header, what: str, value: object, expected: str) -> GGUFError:
-    remedy = "Convert the model with a current llama.cpp"
-    return GGUFError(f"{header.path.name}: {what}", value, expected=expected, remedy=remedy)
+    return GGUFError(f"{header.path.name}: {what}", value, expected=expected, remedy=CONVERT)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.indexshare import FULL
-from glm5_vllm.gguf.names import Treatment
-from glm5_vllm.gguf.planned import LoadPlan, PlannedTensor
+from glm5_vllm.gguf.model.indexshare import FULL
+from glm5_vllm.gguf.plan.names import Treatment
+from glm5_vllm.gguf.plan.planned import LoadPlan, PlannedTensor
 
 # HF config key -> the hyperparameter it must equal: a config of another model would load and answer nonsense
 CONFIG_KEYS = {

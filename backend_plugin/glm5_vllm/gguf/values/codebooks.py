@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from glm5_vllm.gguf.blocks import bits, fields, half, words
+from glm5_vllm.gguf.values.blocks import bits, fields, half, words
 
 # IQ1 moves its values -1, 0 and 1 by this, up or down for 8 or 32 at a time
 _IQ1_DELTA = 0.125

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from glm5_vllm.gguf.dequant import dequantize
-from glm5_vllm.gguf.header import TensorInfo
-from glm5_vllm.gguf.hyperparameters import Hyperparameters
-from glm5_vllm.gguf.names import Treatment
-from glm5_vllm.gguf.planned import PlannedTensor
-from glm5_vllm.gguf.read import TensorReader
+from glm5_vllm.gguf.file.header import TensorInfo
+from glm5_vllm.gguf.file.read import TensorReader
+from glm5_vllm.gguf.model.hyperparameters import Hyperparameters
+from glm5_vllm.gguf.plan.names import Treatment
+from glm5_vllm.gguf.plan.planned import PlannedTensor
+from glm5_vllm.gguf.values.dequant import dequantize
 
 
 def read_float(reader: TensorReader, planned: PlannedTensor, h: Hyperparameters) -> torch.Tensor:

@@ -1,10 +1,10 @@
-"""What a GLM-5 config.json says that a GGUF does not carry, each with the reason. Data only; used by config.py."""
+"""What a GLM-5 config.json says that a GGUF does not carry, each with the reason. Data for huggingface/config.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glm5_vllm.gguf.indexshare import SHARED_FROM_CONTEXT
+from glm5_vllm.gguf.model.indexshare import SHARED_FROM_CONTEXT
 
 
 @dataclass(frozen=True, slots=True)

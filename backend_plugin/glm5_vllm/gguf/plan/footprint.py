@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import prod
 
-from glm5_vllm.gguf.hyperparameters import Hyperparameters
-from glm5_vllm.gguf.names import Treatment
-from glm5_vllm.gguf.planned import PlannedTensor
+from glm5_vllm.gguf.model.hyperparameters import Hyperparameters
+from glm5_vllm.gguf.plan.names import Treatment
+from glm5_vllm.gguf.plan.planned import PlannedTensor
 
 # vLLM's ReplicatedLinear layers and norms: every rank holds all of them
 REPLICATED = (

@@ -1,6 +1,6 @@
 """Read tensor bytes from a model's files, whole or by rows. Knows offsets, not what the bytes mean.
 
-Reads carry their own position, so many threads may share a reader. Next hop: floats.py or the loader.
+Reads carry their own position, so many threads may share a reader. Next: values/ or the loader.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from types import TracebackType
 import torch
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.header import TensorInfo
-from glm5_vllm.gguf.splits import Model
+from glm5_vllm.gguf.file.header import TensorInfo
+from glm5_vllm.gguf.file.splits import Model
 
 # the kernel returns at most 2 GiB a call; smaller steps let other threads at the disk
 _BYTES_AT_ONCE = 64 << 20

@@ -1,6 +1,6 @@
 """The one table of tensors: GGUF name -> HF name, expected shape, accepted types and treatment. Default deny.
 
-A tensor without a rule is refused by plan.py, and so is one whose shape or type its rule does not allow.
+A tensor without a rule is refused by planner.py, and so is one whose shape or type its rule does not allow.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from glm5_vllm.gguf.hyperparameters import Hyperparameters
-from glm5_vllm.gguf.quant_types import LOADABLE, LOADABLE_FLOAT, QuantType
+from glm5_vllm.gguf.file.quant_types import LOADABLE, LOADABLE_FLOAT, QuantType
+from glm5_vllm.gguf.model.hyperparameters import Hyperparameters
 
 Shape = tuple[int, ...]
 

@@ -1,0 +1,1 @@
+"""Which model a file holds: hyperparameters, release and indexer layers."""

@@ -1,0 +1,1 @@
+"""What becomes of every tensor, decided before anything is allocated."""

@@ -1,0 +1,1 @@
+"""Tensor bytes as float32: the reference dequantisation of every quant type."""
