@@ -16,7 +16,8 @@ SPECULATIVE = "--speculative-config"
 SPECULATIVE_METHOD = "--spec-method"
 SPECULATIVE_MODEL = "--spec-model"
 ATTENTION = "--attention-config"
-_LONG = {
+# vLLM's other names of a flag; the chart's check of engine.extra_args is generated from them as well
+ALIASES = {
     "--device-memory-utilization": "--gpu-memory-utilization",
     "-ac": ATTENTION,
     "-dcp": CONTEXT_RANKS,
@@ -85,7 +86,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             # vLLM takes --a_b for --a-b, and --a.b for a key of --a
             name, _, key = name.partition(".")
             name = name.replace("_", "-")
-            yield _LONG.get(name, name), key, value if is_joined else following
+            yield ALIASES.get(name, name), key, value if is_joined else following
 
 
 def number(found: Mapping[str, str], flag: str, default: int) -> int:

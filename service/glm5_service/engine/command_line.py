@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+
+from pydantic import SecretStr
 
 from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, GatePolicy
 from glm5_service.engine import arguments
 from glm5_service.host.vllm_build import Profile
 from glm5_service.model.inspection import ModelFacts
 from glm5_service.settings import Settings
+from glm5_service.settings.schema import leaves
 
 # nothing in a serving pod may ask the network for a model, a tokenizer or permission to run
 _QUIET = {
@@ -51,24 +55,13 @@ def engine_command(
     # asked twice
     is_asked = arguments.keys(engine.extra_args, arguments.ATTENTION).get("backend") is not None
     asked = engine.attention_backend or (backend if profile == "cuda" and not is_asked else None)
-    flags: dict[str, object | None] = {
-        "--host": engine.host,
-        "--port": engine.port,
-        "--served-model-name": engine.served_model_name,
-        "--dtype": engine.dtype,
-        "--max-num-seqs": engine.max_num_seqs,
-        "--max-model-len": engine.max_model_len,
-        "--tensor-parallel-size": engine.tensor_parallel_size,
-        "--kv-cache-dtype": engine.kv_cache_dtype,
+    flags = _flags(settings) | {
         "--attention-backend": asked,
-        "--gpu-memory-utilization": engine.gpu_memory_utilization if profile == "cuda" else None,
-        "--tokenizer": settings.model.hf_folder,
         "--hf-config-path": settings.model.hf_folder,
-        "--chat-template": settings.model.chat_template,
-        "--tool-call-parser": engine.tool_call_parser,
-        "--reasoning-parser": engine.reasoning_parser,
         "--middleware": GATE if settings.api.gate else None,
     }
+    if profile == "cpu":
+        flags["--gpu-memory-utilization"] = None
     argv = [sys.executable, "-m", "glm5_vllm.serve", str(model.path)]
     for flag, value in flags.items():
         if value is not None:
@@ -94,3 +87,13 @@ def engine_command(
         policy = GatePolicy(token, routes, settings.api.max_body_bytes, settings.api.upload_seconds)
         secrets[VARIABLE] = policy.to_json()
     return EngineCommand((*argv, *engine.extra_args), environment, secrets)
+
+
+def _flags(settings: Settings) -> dict[str, object | None]:
+    """Every setting that becomes a flag with its value; a secret goes by environment, and a switch has no value."""
+    found: dict[str, object | None] = {}
+    for path, leaf in leaves().items():
+        value = reduce(getattr, path.split("."), settings)
+        if leaf.flag and not isinstance(value, bool | SecretStr):
+            found[leaf.flag] = value
+    return found

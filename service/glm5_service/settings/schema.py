@@ -26,6 +26,13 @@ class Leaf:
         """Name of its environment variable."""
         return ENV_PREFIX + self.path.replace(".", "__").upper()
 
+    @property
+    def flag(self) -> str | None:
+        """Flag of `vllm serve` that it becomes, if it is one."""
+        extra = self.field.json_schema_extra
+        found = extra.get("flag") if isinstance(extra, dict) else None
+        return str(found) if found else None
+
 
 def _walk(model: type[BaseModel], prefix: str) -> Iterator[Leaf]:
     for name, field in model.model_fields.items():
