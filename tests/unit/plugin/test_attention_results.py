@@ -1,5 +1,6 @@
 """The measured files of the attention kernels: their shape, and what they claim."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -16,10 +17,14 @@ def load(name: str) -> dict[str, Any]:
     return dict(json.loads((RESULTS / name).read_text()))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["attention_h200.json", "attention_tiles_h200.json", "engine_h200.json", "serve_h200.json"],
-)
+def load_tiles() -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What stands above the table of tiles (`# key: value`), and its rows, one a timed tile."""
+    lines = (RESULTS / "attention_tiles_h200.csv").read_text().splitlines()
+    about = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
+    return about, list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+@pytest.mark.parametrize("name", ["attention_h200.json", "engine_h200.json", "serve_h200.json"])
 def test_says_where_it_comes_from(name: str) -> None:
     """A measured file names the hardware, the versions and the command."""
     result = load(name)
@@ -27,6 +32,24 @@ def test_says_where_it_comes_from(name: str) -> None:
     assert "H200" in result["hardware"]
     assert "triton" in result["versions"]
     assert result["command"]
+
+
+def test_tiles_are_one_row_each() -> None:
+    """The table of tiles names its origin, and every row gives the cache, the shape, the tile, its time and torch."""
+    about, tiles = load_tiles()
+
+    assert about["hardware"] == "NVIDIA H200"
+    assert {"triton", "top_k", "command"} <= about.keys()
+    assert len(tiles) > 1000
+    for tile in tiles:
+        assert None not in tile
+        assert None not in tile.values()
+        assert tile["kept"] in ("yes", "no")
+        assert tile["kv"] in ("wide", "fp8", "fp8_ds_mla")
+        assert tile["kernel"]
+        assert tile["torch"]
+        assert all(int(tile[column]) > 0 for column in ("rows", "slots", "stages", "warps", "splits"))
+        assert float(tile["us"]) > 0
 
 
 @pytest.mark.parametrize(

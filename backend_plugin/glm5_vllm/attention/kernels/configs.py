@@ -72,7 +72,7 @@ class Architecture:
 MANY_HEADS_ROWS = 16
 FEW_HEADS = 8
 
-# measured on an H200 with 8 heads (tests/results/attention_tiles_h200.json): each entry was the fastest tried, or within
+# measured on an H200 with 8 heads (tests/results/attention_tiles_h200.csv): each entry was the fastest tried, or within
 # 3% of it. More heads with an fp8 cache were not timed: theirs are the tiles that were within 6% of the fastest where
 # blocks of 16 were half empty
 _SM90_FP8 = Architecture(
