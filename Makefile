@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 NOT_FAST := engine or staging or chart or cluster or gpu or offline_compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-engine test-staging test-offline bench-staging staging-docs contracts chart chart-docs dashboards board-pictures images e2e lint format lock clean
+.PHONY: help setup demo test test-engine test-staging test-offline bench-staging staging-docs contracts chart chart-docs dashboards images e2e lint format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,9 +58,6 @@ chart-docs: setup ## write the chart's schema, README table and goldens after a 
 
 dashboards: setup ## write the Grafana boards from charts/dashboards
 	$(BIN)/python -m charts.dashboards
-
-board-pictures: setup ## draw every board from a live run: engine, Prometheus, faults (4 minutes)
-	BOARD_PICTURES=1 $(PYTEST) -s tests/engine/test_dashboards.py
 
 .cache/tools/kubectl: charts/fetch-tools
 	$(BIN)/python charts/fetch-tools .cache/tools

@@ -69,7 +69,6 @@ class Pod:
     began: float
     engine: Serving | None = None
     seconds: dict[str, int] = field(default_factory=dict)
-    healed: float = 0.0
     ended: float = 0.0
 
     @property
@@ -230,7 +229,6 @@ def hurt(pod: Pod) -> None:
     pod.seen(
         "min_over_time(glm5_engine_ready[5s]) == 1 and on (pod) min_over_time(glm5_attention_backend_match[5s]) == 1"
     )
-    pod.healed = time.time()
 
 
 def _attested_on_a_gpu() -> dict[str, Any]:

@@ -36,11 +36,6 @@ def selectors_in(expr: str) -> list[str]:
     return sorted(set(found))
 
 
-def legend_of(template: str, labels: dict[str, str]) -> str:
-    """A legend as Grafana shows it."""
-    return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), template).strip()
-
-
 def labels_of_legend(legend: str) -> set[str]:
     """Labels that a legend shows."""
     return set(re.findall(r"\{\{\s*(\w+)\s*\}\}", legend))
