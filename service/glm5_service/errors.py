@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from glm5_service.foreign import clean
+
+LONGEST_PART = 1000
+
 
 class ExitCode(IntEnum):
     """Exit codes of the command `glm5`; the meaning of a code never changes."""
@@ -23,7 +27,9 @@ class Glm5Error(Exception):
     exit_code = ExitCode.INTERNAL
 
     def __init__(self, what: str, value: object = None, *, expected: str = "", remedy: str = "") -> None:
-        text = what if value is None else f"{what}: {value}"
+        # parts of these come from servers, files and users
+        what, shown, expected = clean(what, LONGEST_PART), clean(value), clean(expected, LONGEST_PART)
+        text = what if value is None else f"{what}: {shown}"
         if expected:
             text += f"; expected {expected}"
         self.what, self.value, self.expected, self.remedy = what, value, expected, remedy

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from glm5_service import __version__
 
@@ -21,6 +21,12 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 """What a file system can state: sizes, inodes, nanoseconds."""
 
 
+def _file_name(value: str) -> str:
+    if value in ("", ".", "..") or "/" in value or "\0" in value:
+        raise ValueError("no name of a file in the model's folder")
+    return value
+
+
 class Record(BaseModel):
     """Base: keys that a newer writer adds are ignored."""
 
@@ -30,7 +36,7 @@ class Record(BaseModel):
 class FileRecord(Record):
     """One verified file. It is trusted without reading only while size, mtime and inode still match."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_file_name)]
     size: Count
     sha256: str
     source_digest: str | None

@@ -29,6 +29,29 @@ def _web_address(value: str) -> str:
     return value
 
 
+def _source_address(value: str) -> str:
+    """`value` if it names a place; only https:// addresses have a query, and none has a fragment."""
+    scheme, mark, rest = value.partition("://")
+    if not mark or scheme not in SCHEMES:
+        raise ValueError(
+            f"scheme {scheme if mark else value!r} is not known; expected one of {', '.join(SCHEMES)}"
+        )
+    if not value.isprintable():
+        raise ValueError("the address holds characters that cannot be printed")
+    authority = rest.partition("/")[0]
+    if "@" in authority:
+        raise ValueError("the address holds credentials; expected them in a token or auth_file setting")
+    if scheme == "file" and authority not in ("", "localhost"):
+        raise ValueError(f"file:// names host {authority!r}; expected file:///path on a mounted volume")
+    if scheme in ("http", "https"):
+        _web_address(value)
+        if "#" in value:
+            raise ValueError("a server never sees what is behind #; expected %23 in its place")
+    if scheme == "oci":
+        _web_address(f"https://{authority}")
+    return value
+
+
 WebAddress = Annotated[str, AfterValidator(_web_address)]
 
 
@@ -147,11 +170,4 @@ class StagingSettings(Section):
     def _known_scheme(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        parts = urlsplit(value)
-        if parts.scheme not in SCHEMES:
-            raise ValueError(
-                f"scheme {parts.scheme or value!r} is not known; expected one of {', '.join(SCHEMES)}"
-            )
-        if parts.password is not None or (parts.username is not None and parts.scheme in ("http", "https")):
-            raise ValueError("the address holds credentials; expected them in a token or auth_file setting")
-        return value
+        return _source_address(value)

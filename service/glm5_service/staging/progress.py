@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from glm5_service.contracts.staging import StagingPhase, StagingState
+from glm5_service.foreign import clean
 from glm5_service.rundir import RunDir, write
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import REMEDIES, StagingError
@@ -21,6 +22,7 @@ LINE_SECONDS = 10.0
 BAR_SECONDS = 0.5
 FILE_SECONDS = 2.0
 RATE_WINDOW_SECONDS = 30.0
+LONGEST_LINE = 1000
 
 
 class Progress:
@@ -59,7 +61,7 @@ class Progress:
         """A line for the log, above the bar if there is one."""
         with self._lock:
             start = "\r\033[K" if self._bar else ""
-            print(f"{start}{sentence}", file=self._out, flush=True)
+            print(f"{start}{clean(sentence, LONGEST_LINE)}", file=self._out, flush=True)
 
     def fetched(self, count: int) -> None:
         """Bytes came from the source and are on the volume."""

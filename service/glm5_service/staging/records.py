@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from glm5_service.foreign import clean
+
 DigestKind = Literal["sha256", "git-sha1", "md5", "s3-parts"]
 
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
@@ -23,6 +25,17 @@ class Digest:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.hex}"
+
+
+HEX_DIGITS: dict[DigestKind, int] = {"sha256": 64, "git-sha1": 40, "md5": 32}
+
+
+def stated(kind: DigestKind, value: object) -> Digest:
+    """The digest that a source states. Raises ValueError if it is none of this kind."""
+    text = value.lower() if isinstance(value, str) else ""
+    if not re.fullmatch(rf"[0-9a-f]{{{HEX_DIGITS[kind]}}}", text):
+        raise ValueError(f"no {kind} digest: {clean(value)}")
+    return Digest(kind, text)
 
 
 def opaque(etag: str | None) -> str | None:

@@ -280,3 +280,79 @@ def test_revision_names_the_content() -> None:
     changed = RemoteFile("a", 1, "x", Digest("sha256", "3"))
     assert Listing("s", (one, two)).revision == Listing("t", (two, moved)).revision
     assert Listing("s", (one, two)).revision != Listing("s", (changed, two)).revision
+
+
+class Bucket:
+    """A stand-in for the S3 client: lists these keys by prefix."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+    def get_paginator(self, _: str) -> Bucket:
+        return self
+
+    def paginate(self, *, Bucket: str, Prefix: str, Delimiter: str = "") -> list[dict[str, Any]]:
+        found = [key for key in self.keys if key.startswith(Prefix)]
+        if Delimiter:
+            found = [key for key in found if Delimiter not in key.removeprefix(Prefix)]
+        return [{"Contents": [{"Key": key, "Size": 1000} for key in found]}]
+
+
+@pytest.mark.parametrize("mark", ["#rc1", "?rc1", "%20rc1", " rc1", ";v=1"])
+def test_an_s3_prefix_is_taken_as_written(mark: str) -> None:
+    """No character of a key cuts it off: another model is never taken for the one that was named."""
+    source = S3Source(f"s3://models/glm-5.1{mark}", StagingSettings())
+    source._client = Bucket(f"glm-5.1{mark}/m.gguf", "glm-5.1/old.gguf", "glm-5.1-old/m.gguf")
+    assert [(file.name, file.key) for file in source.entries()] == [("m.gguf", f"glm-5.1{mark}/m.gguf")]
+    source = S3Source(f"s3://models/glm-5.1{mark}/m.gguf", StagingSettings())
+    source._client = Bucket(f"glm-5.1{mark}/m.gguf", "glm-5.1")
+    assert [file.key for file in source.entries()] == [f"glm-5.1{mark}/m.gguf"]
+
+
+def test_an_s3_prefix_is_no_other_folder() -> None:
+    """A folder whose name only begins like the prefix is not taken."""
+    source = S3Source("s3://models/glm-5", StagingSettings())
+    source._client = Bucket("glm-5.1/m.gguf", "glm-5.1/n.gguf")
+    assert source.entries() == []
+    source = S3Source("s3://models/a/glm-Q4", StagingSettings())
+    source._client = Bucket("a/glm-Q4-1.gguf", "a/glm-Q4.1/n.gguf")
+    assert [file.name for file in source.entries()] == ["glm-Q4-1.gguf"]
+
+
+@pytest.mark.parametrize("mark", ["#rc1", "?rc1", " rc1", ";v=1"])
+def test_a_path_is_taken_as_written(tmp_path: Path, mark: str) -> None:
+    """Nor is a path cut off."""
+    fill(tmp_path / "glm", "old.gguf")
+    fill(tmp_path / f"glm{mark}", "m.gguf")
+    assert names_of(f"file://{tmp_path}/glm{mark}") == ["m.gguf"]
+    assert names_of(f"file://localhost{tmp_path}/glm{mark}/m.gguf") == ["m.gguf"]
+
+
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_a_hub_cache_is_read_through_its_links(tmp_path: Path, is_relative: bool) -> None:
+    """The files of a snapshot are links to blobs; the blob is what is listed, linked to and read."""
+    blob = fill(tmp_path / "models--o--r", "blobs/abc") / "blobs/abc"
+    snapshot = tmp_path / "models--o--r/snapshots/1"
+    snapshot.mkdir(parents=True)
+    (snapshot / "m.gguf").symlink_to("../../blobs/abc" if is_relative else blob)
+    file = make_offer(StagingSettings(source=f"file://{snapshot}")).listing.files[0]
+    assert (file.name, file.key, file.size) == ("m.gguf", str(blob), 1004)
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        ("Q2_K", "m-Q2_K.gguf"),
+        ("q2_k", "m-Q2_K.gguf"),
+        ("Q2_K_L", "m-Q2_K_L.gguf"),
+        ("UD-Q2_K_XL", "m-UD-Q2_K_XL.gguf"),
+        ("Q2_K_XL", "m-UD-Q2_K_XL.gguf"),
+        ("UD-Q2_K", "m-UD-Q2_K.gguf"),
+        ("Q8", "m-Q8_0.gguf"),
+        ("XL", "m-UD-Q2_K_XL.gguf"),
+    ],
+)
+def test_quantisation_is_a_label_not_a_part_of_one(tmp_path: Path, asked: str, taken: str) -> None:
+    """Q2_K is there beside Q2_K_L, UD-Q2_K and UD-Q2_K_XL; a part of a label serves where it is the only one."""
+    fill(tmp_path, *(f"m-{label}.gguf" for label in ("Q2_K", "Q2_K_L", "UD-Q2_K", "UD-Q2_K_XL", "Q8_0")))
+    assert names_of(f"file://{tmp_path}", quantisation=asked) == [taken]

@@ -6,7 +6,6 @@ import errno
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,9 @@ from glm5_service.staging.store.lease import (
 from glm5_service.staging.store.lock import TargetLock
 from glm5_service.staging.store.volume import Volume
 
-ELSEWHERE = Owner("other-host", "other-boot", "pid:[1]", 4711, "99", "abcdef")
+ELSEWHERE = Owner(
+    host="other-host", boot="other-boot", namespace="pid:[1]", pid=4711, started="99", nonce="abcdef"
+)
 
 
 class FakeClock(Clock):
@@ -87,7 +88,7 @@ def test_released_lock_is_free_at_once(tmp_path: Path) -> None:
 
 def test_silent_holder_elsewhere_is_dead_after_a_lease(tmp_path: Path) -> None:
     """A holder that cannot be seen from here is dead once its heartbeat stood still for a lease."""
-    write_lease(tmp_path / "00000007.json", Lease(ELSEWHERE, 5, held=True))
+    write_lease(tmp_path / "00000007.json", Lease(owner=ELSEWHERE, beat=5, held=True))
     clock = FakeClock()
     lock = lock_in(tmp_path, clock)
     lock.acquire(1000, lambda _: None)
@@ -100,7 +101,7 @@ def test_beating_holder_elsewhere_lives(tmp_path: Path) -> None:
     path, clock, beats = tmp_path / "00000001.json", FakeClock(), iter(range(10_000))
 
     def beat(_: Owner | None) -> None:
-        write_lease(path, Lease(ELSEWHERE, next(beats), held=True))
+        write_lease(path, Lease(owner=ELSEWHERE, beat=next(beats), held=True))
 
     beat(None)
     with pytest.raises(StagingError) as caught:
@@ -112,7 +113,7 @@ def test_dead_process_here_is_seen_at_once(tmp_path: Path) -> None:
     """A holder that was killed on this machine costs no waiting."""
     script = (
         "import sys; from pathlib import Path; from glm5_service.staging.store.lease import *; "
-        "write_lease(Path(sys.argv[1]), Lease(this_owner(), 1, True))"
+        "write_lease(Path(sys.argv[1]), Lease(owner=this_owner(), beat=1, held=True))"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "00000001.json")], check=True)
     clock = FakeClock()
@@ -124,13 +125,16 @@ def test_dead_process_here_is_seen_at_once(tmp_path: Path) -> None:
 
 def test_reused_pid_is_not_the_holder() -> None:
     """A process that merely has the number of the dead one does not keep its lock alive."""
-    assert replace(this_owner(), started="1").is_gone()
+    assert this_owner().model_copy(update={"started": "1"}).is_gone()
     assert not this_owner().is_gone()
 
 
 def test_one_of_many_wins(tmp_path: Path) -> None:
     """Whoever of many takes a dead holder's lock at the same moment, exactly one has it."""
-    write_lease(tmp_path / "00000001.json", Lease(replace(this_owner(), started="1"), 1, held=True))
+    write_lease(
+        tmp_path / "00000001.json",
+        Lease(owner=this_owner().model_copy(update={"started": "1"}), beat=1, held=True),
+    )
     together, won = threading.Barrier(8), list[TargetLock]()
 
     def compete() -> None:
@@ -182,13 +186,13 @@ def test_holder_that_was_overtaken_stops(tmp_path: Path) -> None:
     lock = lock_in(tmp_path, clock)
     lock.acquire(0, lambda _: None)
     lock.check()
-    assert create_lease(tmp_path / "00000002.json", Lease(ELSEWHERE, 0, held=True))
+    assert create_lease(tmp_path / "00000002.json", Lease(owner=ELSEWHERE, beat=0, held=True))
     clock.now += 60
     with pytest.raises(StagingError) as caught:
         lock.check()
     assert caught.value.reason is Reason.LOCK_LOST
     lock.release()
-    assert read_lease(tmp_path / "00000002.json") == Lease(ELSEWHERE, 0, held=True)
+    assert read_lease(tmp_path / "00000002.json") == Lease(owner=ELSEWHERE, beat=0, held=True)
 
 
 def test_create_lease_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +202,8 @@ def test_create_lease_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(lease_module.os, "link", no_link)
-    assert create_lease(tmp_path / "a", Lease(this_owner(), 0, held=True))
-    assert not create_lease(tmp_path / "a", Lease(ELSEWHERE, 0, held=True))
+    assert create_lease(tmp_path / "a", Lease(owner=this_owner(), beat=0, held=True))
+    assert not create_lease(tmp_path / "a", Lease(owner=ELSEWHERE, beat=0, held=True))
 
 
 def test_watch_starts_again_with_every_beat(tmp_path: Path) -> None:
@@ -207,10 +211,10 @@ def test_watch_starts_again_with_every_beat(tmp_path: Path) -> None:
     clock = FakeClock()
     watch, path = Watch(clock, 30), tmp_path / "x"
     for beat in range(5):
-        assert not watch.is_dead(path, Lease(ELSEWHERE, beat, held=True))
+        assert not watch.is_dead(path, Lease(owner=ELSEWHERE, beat=beat, held=True))
         clock.now += 29
     clock.now += 1
-    assert watch.is_dead(path, Lease(ELSEWHERE, 4, held=True))
+    assert watch.is_dead(path, Lease(owner=ELSEWHERE, beat=4, held=True))
 
 
 def published(target: Path, name: str) -> Volume:
@@ -234,7 +238,7 @@ def test_held_revision_is_in_use_until_released(tmp_path: Path, monkeypatch: pyt
 def test_lease_of_a_dead_reader_is_removed(tmp_path: Path) -> None:
     """A reader that was killed does not keep its revision for ever."""
     volume = published(tmp_path, "one")
-    write_lease(volume.in_use / "one~x.json", Lease(ELSEWHERE, 1, held=True))
+    write_lease(volume.in_use / "one~x.json", Lease(owner=ELSEWHERE, beat=1, held=True))
     clock = FakeClock()
     assert held_revisions(volume, {"one"}, clock, threading.Event()) == set()
     assert list(volume.in_use.iterdir()) == []
@@ -244,7 +248,7 @@ def test_lease_of_a_dead_reader_is_removed(tmp_path: Path) -> None:
 def test_lease_out_of_reach_counts_as_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease that the volume does not give now may be a living reader's."""
     volume = published(tmp_path, "one")
-    write_lease(volume.in_use / "one~x.json", Lease(ELSEWHERE, 1, held=True))
+    write_lease(volume.in_use / "one~x.json", Lease(owner=ELSEWHERE, beat=1, held=True))
 
     def refuse(_: Path) -> bytes:
         raise OSError(errno.EIO, "Input/output error")

@@ -265,10 +265,13 @@ def test_revision_in_use_is_never_pruned(stage: Runner, source: Path) -> None:
         def pause(self, stop: Any, seconds: float) -> None:
             # one writer: the lock's thread pauses as well
             if threading.current_thread() is threading.main_thread():
-                write_lease(stage.target / f"in-use/{held}~r.json", Lease(ELSEWHERE, next(beats), held=True))
+                write_lease(
+                    stage.target / f"in-use/{held}~r.json",
+                    Lease(owner=ELSEWHERE, beat=next(beats), held=True),
+                )
             super().pause(stop, seconds)
 
-    write_lease(stage.target / f"in-use/{held}~r.json", Lease(ELSEWHERE, -1, held=True))
+    write_lease(stage.target / f"in-use/{held}~r.json", Lease(owner=ELSEWHERE, beat=0, held=True))
     change(source, "{ }")
     given = StagingSettings(
         source=f"file://{source}", target=stage.target, headroom_bytes=0, refresh=True, keep=1

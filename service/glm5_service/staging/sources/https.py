@@ -9,12 +9,13 @@ from dataclasses import replace
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from glm5_service.errors import SettingsError
+from glm5_service.foreign import whole
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
 from glm5_service.staging.sources.base import SMALL_FILE_BYTES, HttpSource
 from glm5_service.staging.sources.checksums import SUMS_NAME, parse_sums
-from glm5_service.staging.sources.http.answers import CONTENT_RANGE, public_url
+from glm5_service.staging.sources.http.answers import content_range, public_url
 from glm5_service.staging.sources.http.client import Target, origin, read_all
 from glm5_service.staging.sources.secrets import bearer
 
@@ -56,13 +57,17 @@ class HttpsSource(HttpSource):
         )
         headers = response.headers
         response.close()
-        match = CONTENT_RANGE.match(headers.get("Content-Range", ""))
-        total = match[3] if response.status == 206 and match else headers.get("Content-Length", "*")
-        if response.status == 416 or not total.isdigit():
+        if response.status == 206:
+            told, found = headers.get("Content-Range"), content_range(headers)
+            size = found[2] if found else None
+        else:
+            told = headers.get("Content-Length")
+            size = whole(told) if response.status == 200 else None
+        if size is None:
             raise StagingError(
-                Reason.REFUSED, f"size of {file.name}", total, expected="Content-Length or Content-Range"
+                Reason.REFUSED, f"size of {file.name}", told, expected="Content-Length or Content-Range"
             )
-        return replace(file, size=int(total), etag=headers.get("ETag") or headers.get("Last-Modified"))
+        return replace(file, size=size, etag=headers.get("ETag") or headers.get("Last-Modified"))
 
     def locate(self, file: RemoteFile, fresh: bool) -> Target:
         same = origin(file.key) == origin(self._uri)

@@ -6,15 +6,15 @@ time-outs, certificates, proxy and rules for secrets as the transfer itself. Tes
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import quote
 
 from glm5_service.errors import SettingsError
+from glm5_service.foreign import parse_json, plain, whole
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
+from glm5_service.staging.records import SPLIT_NAME, RemoteFile, stated
 from glm5_service.staging.sources.base import HttpSource
 from glm5_service.staging.sources.http.client import Target, read_all
 from glm5_service.staging.sources.secrets import bearer
@@ -52,21 +52,26 @@ class HubSource(HttpSource):
         """Files below the folder (or matching the pattern), and those of the root for tokenizer and config."""
         address = self._address
         revision = address.revision if "%" in address.revision else quote(address.revision, safe="")
-        url = f"{self._endpoint}/api/models/{address.repo}/revision/{revision}?blobs=true"
+        url = f"{self._endpoint}/api/models/{quote(address.repo)}/revision/{revision}?blobs=true"
         response = self.http.send_authorised("GET", lambda _: self._target(url))
         data = read_all(response, f"the list of {self.label}")
         try:
-            answer = json.loads(data)
-            self._commit = answer["sha"]
+            answer = parse_json(data)
+            self._commit = str(stated("git-sha1", answer["sha"]).hex)
             files = [self._entry(item) for item in answer["siblings"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StagingError(
-                Reason.REFUSED, "answer of the Hub API", self._endpoint, expected="a repository's file list"
+                Reason.REFUSED,
+                f"answer of the Hub API at {self._endpoint}",
+                error,
+                expected="a repository's file list",
             ) from error
         return [file for file in files if self._is_asked_for(file.key)]
 
     def locate(self, file: RemoteFile, fresh: bool) -> Target:
-        return self._target(f"{self._endpoint}/{self._address.repo}/resolve/{self._commit}/{quote(file.key)}")
+        return self._target(
+            f"{self._endpoint}/{quote(self._address.repo)}/resolve/{self._commit}/{quote(file.key)}"
+        )
 
     def _target(self, url: str) -> Target:
         # the token file is read for every request, so a rotated token is seen without asking for `fresh`
@@ -83,10 +88,11 @@ class HubSource(HttpSource):
 
     @staticmethod
     def _entry(item: dict[str, object]) -> RemoteFile:
-        path, size, lfs = str(item["rfilename"]), item.get("size"), item.get("lfs")
+        path, lfs = plain(item["rfilename"]), item.get("lfs")
+        holder = lfs if isinstance(lfs, dict) else item
+        size, blob = whole(holder.get("size")), item.get("blobId")
+        if path is None or size is None:
+            raise ValueError(f"no name with a size: {item.get('rfilename')!r}, {holder.get('size')!r}")
         if isinstance(lfs, dict):
-            return RemoteFile(path, int(lfs["size"]), path, Digest("sha256", str(lfs["sha256"])))
-        if not isinstance(size, int):
-            raise TypeError(f"size of {path}: {size}")
-        blob = item.get("blobId")
-        return RemoteFile(path, size, path, Digest("git-sha1", str(blob)) if blob else None)
+            return RemoteFile(path, size, path, stated("sha256", lfs["sha256"]))
+        return RemoteFile(path, size, path, stated("git-sha1", blob) if blob else None)

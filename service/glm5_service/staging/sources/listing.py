@@ -6,11 +6,13 @@ files without digest. Next hop: ../plan.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from glm5_service.errors import SettingsError
+from glm5_service.foreign import plain
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, Digest, Listing, RemoteFile
@@ -35,6 +37,8 @@ COMPANIONS = frozenset(
 )
 # the smallest GGUF that says anything is larger; a Git LFS pointer is about 130 bytes
 SMALLEST_GGUF_BYTES = 256
+# a file system takes 255; the longest name made from it is that of a journal
+LONGEST_NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def _with_sums(source: Source, files: list[RemoteFile]) -> list[RemoteFile]:
 def _choose_set(files: list[RemoteFile], quantisation: str | None, label: str) -> list[RemoteFile]:
     """All splits of the one set that is asked for."""
     if quantisation:
-        files = [file for file in files if quantisation.lower() in file.name.lower()]
+        files = _of_quantisation(files, quantisation)
     sets: dict[str, dict[int, RemoteFile]] = {}
     for file in files:
         match = SPLIT_NAME.match(file.name)
@@ -114,6 +118,23 @@ def _choose_set(files: list[RemoteFile], quantisation: str | None, label: str) -
     return [splits[number] for number in sorted(splits)]
 
 
+def _of_quantisation(files: list[RemoteFile], quantisation: str) -> list[RemoteFile]:
+    """Files of the quantisation named; the exact label wins over a word of the name, and this over a part of a word.
+
+    So Q2_K is neither Q2_K_L nor UD-Q2_K where Q2_K itself is there.
+    """
+    asked = re.escape(quantisation)
+    for pattern in (
+        rf"(?<![a-z0-9_])(?<!ud-)(?<!i1-){asked}(?![a-z0-9_])",
+        rf"(?<![a-z0-9_]){asked}(?![a-z0-9_])",
+        asked,
+    ):
+        found = [file for file in files if re.search(pattern, file.name, re.IGNORECASE)]
+        if found:
+            return found
+    return []
+
+
 def _companions(files: list[RemoteFile], ggufs: list[RemoteFile]) -> list[RemoteFile]:
     """Tokenizer and config of the GGUF's own folder, else of the root."""
     home = str(PurePosixPath(ggufs[0].name).parent) if ggufs else "."
@@ -129,9 +150,12 @@ def _companions(files: list[RemoteFile], ggufs: list[RemoteFile]) -> list[Remote
 def _flat(file: RemoteFile) -> RemoteFile:
     """A published model is one folder; the source's folders end here."""
     name = PurePosixPath(file.name).name
-    if name in ("", ".", "..") or any(ord(char) < 32 for char in name):
+    if name in ("", ".", "..") or plain(name) is None or len(name.encode()) > LONGEST_NAME_BYTES:
         raise StagingError(
-            Reason.REFUSED, "file name at the source", repr(file.name), expected="a plain name"
+            Reason.REFUSED,
+            "file name at the source",
+            file.name,
+            expected=f"printable characters, at most {LONGEST_NAME_BYTES} bytes",
         )
     return replace(file, name=name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from glm5_service.staging.reasons import Reason, SourceChanged, StagingError
 from glm5_service.staging.records import RemoteFile, belongs
@@ -13,13 +13,14 @@ from glm5_service.staging.sources.base import Source, Stream
 
 
 class LocalSource(Source):
-    """Files of a folder; one file stands for its whole split set. `key` is a file's path."""
+    """Files of a folder; one file stands for its whole split set. `key` is a file's path with links followed."""
 
     remote = False
 
     def __init__(self, uri: str) -> None:
         self.label = uri
-        self._path = Path(unquote(urlsplit(uri).path))
+        # # and ? are characters of a path like others
+        self._path = Path(unquote(uri.removeprefix("file://").removeprefix("localhost")))
 
     def entries(self) -> list[RemoteFile]:
         path = self._path
@@ -46,7 +47,8 @@ class LocalSource(Source):
 
     def open(self, file: RemoteFile, start: int, end: int) -> Stream:
         try:
-            fd = os.open(file.key, os.O_RDONLY)
+            # a pipe put in its place would wait for a writer
+            fd = os.open(file.key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise _fault(error, file) from error
         if _version(os.fstat(fd)) != file.etag:
@@ -56,8 +58,10 @@ class LocalSource(Source):
 
     @staticmethod
     def _entry(path: Path, folder: Path) -> RemoteFile:
-        stat = path.stat()
-        return RemoteFile(str(path.relative_to(folder)), stat.st_size, str(path), etag=_version(stat))
+        # a Hub cache keeps names as links to its blobs; the file itself is what is read, and linked to
+        real = path.resolve(strict=True)
+        stat = real.stat()
+        return RemoteFile(str(path.relative_to(folder)), stat.st_size, str(real), etag=_version(stat))
 
 
 class LocalStream:

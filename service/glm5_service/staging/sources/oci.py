@@ -6,19 +6,21 @@ Speaks the OCI distribution API: one manifest, and a token where the registry as
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from urllib.parse import urlencode, urlsplit
+from typing import Annotated
+from urllib.parse import urlencode
 
+from pydantic import BaseModel, Field
 from urllib3.response import BaseHTTPResponse
 
 from glm5_service.errors import SettingsError
+from glm5_service.foreign import LARGEST, parse_json, plain
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.reasons import Reason, StagingError
-from glm5_service.staging.records import Digest, RemoteFile
+from glm5_service.staging.records import RemoteFile, stated
 from glm5_service.staging.sources.base import HttpSource
 from glm5_service.staging.sources.http.answers import public_url
-from glm5_service.staging.sources.http.client import Target, read_all
+from glm5_service.staging.sources.http.client import Target, origin, read_all
 from glm5_service.staging.sources.secrets import registry_login
 
 MANIFEST_TYPES = (
@@ -29,6 +31,14 @@ _ADDRESS = re.compile(
     r"^oci://(?P<host>[^/]+)/(?P<repo>[a-z0-9._/-]+?)(:(?P<tag>[\w.-]+))?(@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Layer(BaseModel):
+    """What is used of a layer's descriptor."""
+
+    digest: str
+    size: Annotated[int, Field(ge=0, le=LARGEST, strict=True)]
+    annotations: dict[str, str] | None = None
 
 
 class OciSource(HttpSource):
@@ -52,19 +62,28 @@ class OciSource(HttpSource):
             raise StagingError(
                 Reason.NOT_A_MODEL, "manifest has no layers", self.label, expected="an artifact manifest"
             )
-        files = []
-        for layer in layers:
-            annotations = layer.get("annotations") or {}
-            title = next((annotations[key] for key in TITLE_KEYS if key in annotations), None)
-            if title is None:
-                raise StagingError(
-                    Reason.NOT_A_MODEL, "layer without a title", layer.get("digest"), expected=TITLE_KEYS[0]
-                )
-            digest = str(layer["digest"])
-            files.append(
-                RemoteFile(str(title), int(layer["size"]), digest, Digest("sha256", digest.split(":")[1]))
+        return [self._layer(layer) for layer in layers]
+
+    def _layer(self, layer: object) -> RemoteFile:
+        """The file that a layer of the manifest is."""
+        try:
+            fields = Layer.model_validate(layer)
+            kind, _, hex_digits = fields.digest.partition(":")
+            digest = stated("sha256", hex_digits if kind == "sha256" else fields.digest)
+        except ValueError as error:
+            raise StagingError(
+                Reason.REFUSED,
+                f"layer in the manifest of {self.label}",
+                layer,
+                expected="sha256 digest and size",
+            ) from error
+        notes = fields.annotations or {}
+        title = next((notes[key] for key in TITLE_KEYS if key in notes), None)
+        if plain(title) is None:
+            raise StagingError(
+                Reason.NOT_A_MODEL, "layer without a title", title or fields.digest, expected=TITLE_KEYS[0]
             )
-        return files
+        return RemoteFile(str(title), fields.size, fields.digest, digest)
 
     def locate(self, file: RemoteFile, fresh: bool) -> Target:
         url = f"{self._base}/v2/{self._repo}/blobs/{file.key}"
@@ -85,8 +104,8 @@ class OciSource(HttpSource):
         if self._digest and self._digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
             raise StagingError(Reason.CORRUPT, "digest of the manifest", self.label, expected=self._digest)
         try:
-            return dict(json.loads(data))
-        except ValueError as error:
+            return dict(parse_json(data))
+        except (ValueError, TypeError) as error:
             raise StagingError(Reason.REFUSED, "manifest", self.label, expected="JSON") from error
 
     def _log_in(self, url: str) -> None:
@@ -109,16 +128,16 @@ class OciSource(HttpSource):
 
     def _token(self, fields: dict[str, str], basic: dict[str, str]) -> str:
         realm = fields["realm"]
-        if urlsplit(realm).scheme != "https" and not self.settings.oci.plain_http:
+        if origin(realm)[0] != "https" and not self.settings.oci.plain_http:
             raise StagingError(Reason.UNTRUSTED, "token service of the registry", realm, expected="https")
         scope = fields.get("scope", f"repository:{self._repo}:pull")
         query = {"scope": scope, **({"service": fields["service"]} if "service" in fields else {})}
         response = self.http.send("GET", Target(f"{realm}?{urlencode(query)}", basic))
         answer = read_all(response, f"the token from {public_url(realm)}")
         try:
-            token = json.loads(answer)
+            token = parse_json(answer)
             return str(token.get("token") or token["access_token"])
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise StagingError(
                 Reason.REFUSED, "token service of the registry", realm, expected="a token"
             ) from error

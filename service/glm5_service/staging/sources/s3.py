@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import boto3
 from botocore import UNSIGNED
@@ -25,13 +24,16 @@ from botocore.exceptions import (
     SSLError,
 )
 from botocore.exceptions import ConnectionError as NoConnection
+from botocore.parsers import ResponseParserError
+from urllib3 import HTTPHeaderDict
 
 from glm5_service.errors import SettingsError
+from glm5_service.foreign import clean, whole
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.reasons import Reason, StagingError, Transient
-from glm5_service.staging.records import Digest, RemoteFile, belongs
+from glm5_service.staging.records import Digest, RemoteFile, belongs, stated
 from glm5_service.staging.sources.base import HttpSource
-from glm5_service.staging.sources.http.answers import CREDENTIALS_REFUSED
+from glm5_service.staging.sources.http.answers import CREDENTIALS_REFUSED, retry_after
 from glm5_service.staging.sources.http.client import Target
 
 URL_LIFETIME_SECONDS = 3600
@@ -39,7 +41,7 @@ URL_LIFETIME_SECONDS = 3600
 CREDENTIALS_OVER = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"})
 # what stands for the way to S3, or to where the keys come from, and may be gone in a moment
 UNREACHABLE = (HTTPClientError, NoConnection, MetadataRetrievalError, CredentialRetrievalError)
-_ETAG = re.compile(r'^"(?P<hex>[0-9a-f]{32})(-(?P<parts>\d+))?"$')
+_ETAG = re.compile(r'^"(?P<hex>[0-9a-f]{32})(-(?P<parts>[0-9]{1,5}))?"$')
 
 
 class S3Source(HttpSource):
@@ -50,8 +52,8 @@ class S3Source(HttpSource):
 
     def __init__(self, uri: str, settings: StagingSettings) -> None:
         super().__init__(settings)
-        parts = urlsplit(uri)
-        self._bucket, self._prefix = parts.netloc, parts.path.lstrip("/")
+        # as written: # and ? are characters of a key like others
+        self._bucket, _, self._prefix = uri.removeprefix("s3://").partition("/")
         self.label = uri
         if not self._bucket:
             raise SettingsError("S3 address", uri, expected="s3://bucket/prefix")
@@ -69,8 +71,9 @@ class S3Source(HttpSource):
         # a prefix without its slash names a folder; a name that merely starts alike is another model
         folder = f"{self._prefix.removeprefix(base)}/"
         if any(file.name.startswith(folder) for file in files):
-            files = [replace(f, name=f.name.removeprefix(folder)) for f in files if f.name.startswith(folder)]
-        return files
+            return [replace(f, name=f.name.removeprefix(folder)) for f in files if f.name.startswith(folder)]
+        # a folder whose name only begins like the prefix is another model
+        return [file for file in files if not name or "/" not in file.name]
 
     def _contents(self, **which: str) -> list[dict[str, Any]]:
         pages = self._connected().get_paginator("list_objects_v2").paginate(Bucket=self._bucket, **which)
@@ -88,7 +91,7 @@ class S3Source(HttpSource):
     def complete(self, file: RemoteFile) -> RemoteFile:
         head = self._head(file, ChecksumMode="ENABLED")
         digest = file.digest or _checksum(head) or self._etag_digest(file, head)
-        return replace(file, size=head["ContentLength"], digest=digest, etag=head["ETag"])
+        return replace(file, size=self._size(file, head), digest=digest, etag=head.get("ETag"))
 
     def locate(self, file: RemoteFile, fresh: bool) -> Target:
         if fresh:
@@ -105,16 +108,27 @@ class S3Source(HttpSource):
         )
 
     def _etag_digest(self, file: RemoteFile, head: dict[str, Any]) -> Digest | None:
-        match = _ETAG.match(head["ETag"])
+        match = _ETAG.fullmatch(head.get("ETag", ""))
         is_encrypted = head.get("ServerSideEncryption", "").startswith("aws:kms")
         if match is None or is_encrypted or head.get("SSECustomerAlgorithm"):
             return None
         if match["parts"] is None:
             return Digest("md5", match["hex"])
-        part = self._head(file, PartNumber=1)["ContentLength"]
-        if -(-head["ContentLength"] // part) != int(match["parts"]):
+        part = self._size(file, self._head(file, PartNumber=1))
+        if part == 0 or -(-self._size(file, head) // part) != int(match["parts"]):
             return None
         return Digest("s3-parts", f"{match['hex']}-{match['parts']}", part)
+
+    def _size(self, file: RemoteFile, head: dict[str, Any]) -> int:
+        size = whole(head.get("ContentLength"))
+        if size is None:
+            raise StagingError(
+                Reason.REFUSED,
+                f"size of {file.name}",
+                head.get("ContentLength"),
+                expected="a number of bytes",
+            )
+        return size
 
     def _head(self, file: RemoteFile, **more: object) -> dict[str, Any]:
         return dict(
@@ -168,14 +182,18 @@ class S3Source(HttpSource):
         except NoCredentialsError as error:
             raise StagingError(Reason.UNAUTHORIZED, "no S3 credentials for", where) from error
         except ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            code = error.response.get("Error", {}).get("Code", "")
-            raise _refusal(status, code, f"{status} {code} from {where}") from error
+            answer = error.response.get("ResponseMetadata", {})
+            status, code = (
+                answer.get("HTTPStatusCode", 0),
+                clean(error.response.get("Error", {}).get("Code", ""), 80),
+            )
+            wait = retry_after(HTTPHeaderDict(answer.get("HTTPHeaders", {})))
+            raise _refusal(status, code, f"{status} {code} from {where}", wait) from error
         except UNREACHABLE as error:
             if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise StagingError(Reason.UNTRUSTED, "certificate is not trusted", where) from error
             raise Transient(Reason.UNREACHABLE, f"{type(error).__name__} from {where}") from error
-        except BotoCoreError as error:
+        except (BotoCoreError, ResponseParserError, ValueError) as error:
             raise StagingError(Reason.REFUSED, f"S3 client of {where}", type(error).__name__) from error
 
 
@@ -183,14 +201,17 @@ def _checksum(head: dict[str, Any]) -> Digest | None:
     value = head.get("ChecksumSHA256")
     if not value or "-" in value or head.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
         return None
-    return Digest("sha256", base64.b64decode(value).hex())
+    try:
+        return stated("sha256", base64.b64decode(value).hex())
+    except ValueError:
+        return None
 
 
-def _refusal(status: int, code: str, value: str) -> Exception:
+def _refusal(status: int, code: str, value: str, wait: float | None) -> Exception:
     if status in CREDENTIALS_REFUSED or code in CREDENTIALS_OVER:
         return StagingError(Reason.UNAUTHORIZED, "source refused the credentials", value)
     if status == 404:
         return StagingError(Reason.NOT_FOUND, "source has no such bucket or object", value)
     if status == 429 or status >= 500:
-        return Transient(Reason.THROTTLED if status in (429, 503) else Reason.UNREACHABLE, value)
+        return Transient(Reason.THROTTLED if status in (429, 503) else Reason.UNREACHABLE, value, wait)
     return StagingError(Reason.REFUSED, "source refused the request", value)

@@ -31,7 +31,7 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
         for count in range(1, 1 << 62):
             try:
                 clock.pause(ended, BEAT_SECONDS)
-                write_lease(path, Lease(owner, count, held=True))
+                write_lease(path, Lease(owner=owner, beat=count, held=True))
             except Stopped:
                 return
             except OSError:
@@ -44,7 +44,7 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
         path = volume.in_use / f"{revision.name}~{owner.nonce}.json"
         try:
             volume.in_use.mkdir(exist_ok=True)
-            write_lease(path, Lease(owner, 0, held=True))
+            write_lease(path, Lease(owner=owner, beat=0, held=True))
         except OSError as error:
             raise volume_error(error, f"cannot write {path}") from error
         # a switch between reading the link and writing the lease could have pruned it: look again

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import socket
 import uuid
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from glm5_service.foreign import LARGEST
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.store.volume import read_if_there
@@ -29,14 +31,19 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-@dataclass(frozen=True)
-class Owner:
+class _Frozen(BaseModel):
+    """Base of what is in a lease file."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Owner(_Frozen):
     """Who holds a lease: a process, its place, and a nonce that no other run has."""
 
     host: str
     boot: str
     namespace: str
-    pid: int
+    pid: Annotated[int, Field(ge=0, lt=1 << 31)]
     started: str
     nonce: str
 
@@ -50,19 +57,22 @@ class Owner:
 def this_owner() -> Owner:
     """This process, with a fresh nonce."""
     pid = os.getpid()
-    return Owner(socket.gethostname(), boot_id(), _namespace(), pid, _start_time(pid), uuid.uuid4().hex[:12])
+    return Owner(
+        host=socket.gethostname(),
+        boot=boot_id(),
+        namespace=_namespace(),
+        pid=pid,
+        started=_start_time(pid),
+        nonce=uuid.uuid4().hex[:12],
+    )
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(_Frozen):
     """What a lease file says."""
 
     owner: Owner
-    beat: int
+    beat: Annotated[int, Field(ge=0, le=LARGEST)]
     held: bool
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 def read_lease(path: Path) -> Lease | None:
@@ -77,9 +87,8 @@ def require_lease(path: Path) -> Lease | None:
     """As `read_lease`; raises StagingError if the volume does not give it."""
     data = read_if_there(path)
     try:
-        raw = json.loads(data or b"")
-        return Lease(Owner(**raw["owner"]), int(raw["beat"]), bool(raw["held"]))
-    except (ValueError, KeyError, TypeError):
+        return Lease.model_validate_json(data or b"")
+    except ValidationError:
         return None
 
 
@@ -87,7 +96,7 @@ def write_lease(path: Path, lease: Lease) -> None:
     """Replace the lease in one step; only its owner does this."""
     temporary = path.with_name(f".{path.name}.{lease.owner.nonce}")
     try:
-        temporary.write_text(lease.to_json(), encoding="utf-8")
+        temporary.write_text(lease.model_dump_json(), encoding="utf-8")
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -101,13 +110,13 @@ def free_lease(path: Path, free: Lease) -> None:
     except OSError:
         # what cannot be written at all is found dead by others, once this process is gone or its lease is over
         with contextlib.suppress(OSError), path.open("r+", encoding="utf-8") as file:
-            file.write(free.to_json())
+            file.write(free.model_dump_json())
 
 
 def create_lease(path: Path, lease: Lease) -> bool:
     """Create the lease file; False if somebody else already did. link() is atomic where O_EXCL is not."""
     temporary = path.with_name(f".{path.name}.{lease.owner.nonce}")
-    temporary.write_text(lease.to_json(), encoding="utf-8")
+    temporary.write_text(lease.model_dump_json(), encoding="utf-8")
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -126,7 +135,7 @@ def _create_exclusively(path: Path, lease: Lease) -> bool:
     """The next best on a filesystem without hard links; a reader may see the file before its content."""
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(lease.to_json())
+            file.write(lease.model_dump_json())
     except FileExistsError:
         return False
     return True

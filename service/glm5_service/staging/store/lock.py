@@ -7,6 +7,7 @@ and stops. The highest file is never removed, so a rival that comes late finds i
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ from glm5_service.staging.store.volume import entries, volume_error
 
 BEATS_PER_LEASE = 6
 POLL_SECONDS = 1.0
+_NUMBER = re.compile(r"[0-9]{8,18}")
 
 
 class TargetLock:
@@ -80,7 +82,7 @@ class TargetLock:
         # what cannot be freed is found dead by others, and hides no error that ends the run
         with suppress(StagingError):
             if not self._lost.is_set() and self._highest() == self._number:
-                free_lease(self._path(self._number), Lease(self.owner, self._beat, held=False))
+                free_lease(self._path(self._number), Lease(owner=self.owner, beat=self._beat, held=False))
 
     def __enter__(self) -> TargetLock:
         return self
@@ -90,7 +92,7 @@ class TargetLock:
 
     def _create(self, number: int) -> bool:
         try:
-            if not create_lease(self._path(number), Lease(self.owner, 0, held=True)):
+            if not create_lease(self._path(number), Lease(owner=self.owner, beat=0, held=True)):
                 return False
             if self._highest() != number:
                 # its file was gone already because others had come after it, or this process slept
@@ -116,14 +118,15 @@ class TargetLock:
                     self._lost.set()
                     return
                 self._beat += 1
-                write_lease(self._path(self._number), Lease(self.owner, self._beat, held=True))
+                write_lease(self._path(self._number), Lease(owner=self.owner, beat=self._beat, held=True))
                 self._last_beat = self._clock.monotonic()
             except (OSError, StagingError):
                 # a full or hanging volume: no heartbeat, so `check` grows careful and others may take over
                 continue
 
     def _numbers(self) -> list[int]:
-        return [int(path.stem) for path in entries(self._folder, "*.json") if path.stem.isdigit()]
+        stems = (path.stem for path in entries(self._folder, "*.json"))
+        return [int(stem) for stem in stems if _NUMBER.fullmatch(stem)]
 
     def _highest(self) -> int:
         return max(self._numbers(), default=0)

@@ -20,11 +20,12 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
+from glm5_service.foreign import parse_json, whole
 from glm5_service.staging.records import RemoteFile, opaque
 from glm5_service.staging.store.volume import read_if_there, sync_folder
 
-_WRITTEN = re.compile(r"^w (\d+) (\d+)$")
-_SYNCED = re.compile(r"^s (\d+)$")
+_WRITTEN = re.compile(r"w ([0-9]{1,19}) ([0-9]{1,19})")
+_SYNCED = re.compile(r"s ([0-9]{1,19})")
 
 
 class Coverage:
@@ -82,26 +83,38 @@ def transfer_identity(file: RemoteFile) -> dict[str, object]:
 
 
 def read_journal(path: Path, boot: str) -> Entry | None:
-    """What the journal at `path` says; None if there is none that says anything. Raises StagingError if it cannot be
+    """What the journal at `path` says; None if there is none, or it is
+    damaged: no header, or a range that is not within the file. Raises StagingError if it cannot be
     read."""
     data = read_if_there(path)
     try:
         lines = (data or b"").decode("utf-8", errors="replace").split("\n")[:-1]
-        header = json.loads(lines[0])
+        header = parse_json(lines[0])
         written_in = header.pop("boot")
+        size = whole(header["size"])
     except (ValueError, LookupError, AttributeError, TypeError):
         return None
-    written: list[tuple[int, int]] = []
-    durable = 0
-    for line in lines[1:]:
-        if match := _WRITTEN.match(line):
-            written.append((int(match[1]), int(match[2])))
-        elif match := _SYNCED.match(line):
-            durable = int(match[1])
+    if size is None:
+        return None
+    written, durable = _ranges(lines[1:])
+    if any(not start < end <= size for start, end in written):
+        return None
     coverage = Coverage()
     for start, end in written if written_in == boot else written[:durable]:
         coverage.add(start, end)
     return Entry(header, coverage)
+
+
+def _ranges(lines: list[str]) -> tuple[list[tuple[int, int]], int]:
+    """The ranges in the order they were written, and how many of them are on disk."""
+    written: list[tuple[int, int]] = []
+    durable = 0
+    for line in lines:
+        if match := _WRITTEN.fullmatch(line):
+            written.append((int(match[1]), int(match[2])))
+        elif match := _SYNCED.fullmatch(line):
+            durable = int(match[1])
+    return written, durable
 
 
 class Journal:

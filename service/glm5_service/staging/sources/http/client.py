@@ -44,10 +44,22 @@ Locate = Callable[[bool], Target]
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port: what must be equal for a secret to be sent along."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    """Scheme, host and port: what must be equal for a secret to be sent along. Raises StagingError for no address."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        raise _no_address(url) from error
     return parts.scheme, (parts.hostname or "").lower(), port
+
+
+def _no_address(url: str) -> StagingError:
+    return StagingError(
+        Reason.REFUSED,
+        "address that cannot be asked",
+        public_url(url),
+        expected="http or https, a host, a port",
+    )
 
 
 class Http:
@@ -88,11 +100,7 @@ class Http:
                     raise status_fault(response, url, self._credentials_refused)
                 return response
             _discard(response)
-            following = urljoin(url, response.headers.get("Location", ""))
-            if urlsplit(url).scheme == "https" and urlsplit(following).scheme != "https":
-                raise StagingError(
-                    Reason.UNTRUSTED, "redirect away from https", public_url(following), expected="https"
-                )
+            following = _following(url, response.headers.get("Location", ""))
             if origin(following) != origin(url):
                 secrets = {}
             url = following
@@ -138,10 +146,26 @@ class Http:
                 preload_content=False,
                 timeout=self._timeout,
             )
-        except LocationValueError as error:
-            raise StagingError(Reason.NOT_FOUND, "not an address", public_url(url)) from error
+        except (LocationValueError, ValueError) as error:
+            raise _no_address(url) from error
         except HTTPError as error:
             raise network_fault(error, public_url(url)) from error
+
+
+def _following(url: str, location: str) -> str:
+    """Where a redirect leads to."""
+    try:
+        following = urljoin(url, location)
+    except ValueError as error:
+        raise _no_address(location) from error
+    scheme, host, _ = origin(following)
+    if scheme not in ("http", "https") or not host:
+        raise _no_address(following)
+    if origin(url)[0] == "https" and scheme != "https":
+        raise StagingError(
+            Reason.UNTRUSTED, "redirect away from https", public_url(following), expected="https"
+        )
+    return following
 
 
 def read_all(response: BaseHTTPResponse, where: str, limit: int = ANSWER_BYTES) -> bytes:
