@@ -58,7 +58,7 @@ def test_every_image_names_its_user() -> None:
 @pytest.mark.parametrize("tool", ["docker", "buildah"])
 def test_build_pushes_and_saves_with_either_tool(tool: str, tmp_path: Path) -> None:
     """PUSH sends each image to its registry and TAR keeps an archive of it; without them neither is done."""
-    tag = f"registry.example/glm5-service:{_version()}"
+    tag = f"registry.example/glm5-service:{(ROOT / 'VERSION').read_text().strip()}"
     archive = tmp_path / "service.tar"
     save, push = {
         "docker": (f"save -o {archive} {tag}", f"push -q {tag}"),
@@ -76,11 +76,6 @@ def test_local_bases_are_built_on_with_the_tool_that_has_them(tmp_path: Path) ->
     """A base that buildah made is not asked of docker."""
     assert _calls_of_build("docker", tmp_path, LOCAL_BASE="1") == []
     assert any(call.startswith("bud") for call in _calls_of_build("buildah", tmp_path, LOCAL_BASE="1"))
-
-
-def _version() -> str:
-    text = (ROOT / "service" / "pyproject.toml").read_text()
-    return text.split('\nversion = "')[1].split('"')[0]
 
 
 def _calls_of_build(tool: str, folder: Path, **environment: str) -> list[str]:
