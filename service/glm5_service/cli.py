@@ -15,6 +15,7 @@ import click
 
 from glm5_service import __version__
 from glm5_service.errors import ExitCode, Glm5Error
+from glm5_service.variables import TRACEBACK
 
 # name -> (module, one line of help); help must not import the command
 COMMANDS = {
@@ -60,7 +61,7 @@ def cli(traceback: bool) -> None:
     5 does not fit, 6 engine failed.
     """
     if traceback:
-        os.environ["GLM5_TRACEBACK"] = "1"
+        os.environ[TRACEBACK] = "1"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -83,7 +84,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         # python 3.11 wraps what a signal raises while a class is made
         if isinstance(error.__cause__, SystemExit):
             raise error.__cause__ from None
-        if os.environ.get("GLM5_TRACEBACK", "0") not in ("", "0"):
+        if os.environ.get(TRACEBACK, "0") not in ("", "0"):
             raise
         if isinstance(error, Glm5Error):
             print(f"glm5: {error}", file=sys.stderr)

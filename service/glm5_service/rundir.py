@@ -1,4 +1,6 @@
-"""The run directory: the files that the parts of a pod share, their models, their writing and reading.
+"""The run directory: where the files lie that the parts of a pod share, and how they are written and read.
+
+`contracts` has their models.
 
 Every file is written whole by rename, so a reader sees the old one or the new one.
 """
@@ -8,140 +10,15 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
-Phase = Literal[
-    "preflight",
-    "starting",
-    "loading",
-    "compiling",
-    "warming",
-    "ready",
-    "stalled",
-    "draining",
-    "failed",
-    "stopped",
-]
+from glm5_service.contracts.attestation import Attestation
+from glm5_service.contracts.compile_mark import CompileMark
+
 log = logging.getLogger("glm5")
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class Record(BaseModel):
-    """Base of the files' models; fields that a newer writer adds are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class PhaseSpan(Record):
-    """A phase that the engine went through; `seconds` runs to its end."""
-
-    phase: Phase
-    seconds: float
-
-
-class CanaryState(Record):
-    """The supervisor's own requests for one token."""
-
-    passed: int = 0
-    failed: int = 0
-    inconclusive: int = 0
-    consecutive_failures: int = 0
-    last_seconds: float | None = None
-    last_error: str | None = None
-
-
-class CompileState(Record):
-    """Kernel compilations that were seen."""
-
-    running_seconds: float = 0
-    running: str | None = None
-    after_warmup: int = 0
-    last_after_warmup: str | None = None
-
-
-class TrafficState(Record):
-    """User requests as the API's gate counts them; the canary is not among them."""
-
-    running: int = 0
-    finished: int = 0
-    refused: dict[str, int] = {}
-    seconds_since_progress: float | None = None
-
-
-class MemoryState(Record):
-    """Memory, in bytes and tokens: what was estimated before the start and what the engine reported."""
-
-    weights_estimated_bytes: int | None = None
-    weights_reported_bytes: int | None = None
-    kv_estimated_tokens: int | None = None
-    kv_reported_tokens: int | None = None
-
-
-class DrainOutcome(Record):
-    """drain.json: how running requests ended."""
-
-    finished: int
-    aborted: int
-    refused: int
-    seconds: float
-    reason: str
-
-
-class EngineState(Record):
-    """engine.json and the answer of /status: what runs and where it stands."""
-
-    schema_version: Literal[1] = 1
-    phase: Phase
-    since: AwareDatetime
-    condition: str = "starting_up"
-    reason: str
-    remedy: str = ""
-    started: bool = False
-    ready: bool = False
-    live: bool = True
-    argv: list[str] = []
-    pid: int | None = None
-    model: str | None = None
-    architecture: str | None = None
-    expected_backend: str | None = None
-    attested_backends: list[str] = []
-    ranks: int = 1
-    versions: dict[str, str] = {}
-    phases: list[PhaseSpan] = []
-    canary: CanaryState = CanaryState()
-    compiles: CompileState = CompileState()
-    traffic: TrafficState = TrafficState()
-    memory: MemoryState = MemoryState()
-    drain: DrainOutcome | None = None
-
-
-class Attestation(Record):
-    """attention/rank-N.json, written by the plugin in each worker: what that rank really runs."""
-
-    rank: int
-    backend: str
-    backend_class: str = ""
-    dtype: str = ""
-    kv_cache_dtype: str = ""
-    heads_per_rank: int = 0
-    top_k: int = 0
-    layers: int = 0
-    device: str = ""
-    compute_capability: str | None = None
-    versions: dict[str, str] = {}
-    kernel_configurations: dict[str, dict[str, object]] = {}
-    kernel_seconds: dict[int, float] = {}
-    built_at: float | None = None
-    first_call_at: float | None = None
-
-
-class CompileMark(Record):
-    """compiles/PID.json, there while that process of the engine compiles a kernel."""
-
-    kernel: str
-    since: float
 
 
 class RunDir:

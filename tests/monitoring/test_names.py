@@ -11,7 +11,7 @@ import pytest
 from charts.dashboards.queries import ENGINE_PHASES, STARTUP
 from prometheus_client.parser import text_string_to_metric_families
 
-from glm5_service.rundir import Phase
+from glm5_service.contracts.engine import Phase
 from glm5_service.sidecar.catalog import CATALOG, PASSED_THROUGH
 from glm5_service.sidecar.collect import STARTUP_PHASES
 from glm5_service.sidecar.passthrough import filter_page

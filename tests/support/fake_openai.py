@@ -14,8 +14,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from tests.support.records import attestation
+
 WORDS = ["It ", "is ", "a ", "list."]
-ATTESTATION = {"rank": 0, "backend": "TORCH_MLA_SPARSE", "backend_class": "a.B"}
+ATTESTATION = attestation(0, "TORCH_MLA_SPARSE", backend_class="a.B").model_dump(by_alias=True)
 
 
 class FakeOpenAI(ThreadingHTTPServer):

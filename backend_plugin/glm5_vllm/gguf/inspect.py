@@ -60,7 +60,7 @@ def report(plan: LoadPlan) -> dict[str, Any]:
         "refused": [{"name": refusal.name, "reason": refusal.reason} for refusal in plan.refusals],
     }
     error = error_of(plan)
-    return facts if error is None else {**facts, "error": str(error)}
+    return {**facts, "error": None if error is None else str(error)}
 
 
 def text(plan: LoadPlan) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -25,6 +24,7 @@ from lightkube.resources.storage_v1 import StorageClass
 
 from glm5_service.cluster.facts import ClusterFacts, NodeFacts, quota_left
 from glm5_service.cluster.wanted import add_amounts, pod_need
+from glm5_service.contracts.engine import EngineState
 from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SourceError
 from glm5_service.rundir import parse
@@ -145,8 +145,8 @@ class Cluster:
             )
         return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
 
-    def run_dir(self, pod: str, container: str) -> tuple[StagingState | None, dict[str, Any]]:
-        """staging.json and engine.json as they are in the pod; None and empty where there is none or no way in."""
+    def run_dir(self, pod: str, container: str) -> tuple[StagingState | None, EngineState | None]:
+        """staging.json and engine.json as they are in the pod; None where there is none or no way in."""
         try:
             # a connection of its own: one that carried a command cannot be used for requests again
             with Client(config=self._config, timeout=PATIENCE) as client:
@@ -159,9 +159,9 @@ class Cluster:
                     timeout=ANSWER_SECONDS,
                 )
         except (httpx2.HTTPError, HTTPXWSException, ApiError, OSError, TimeoutError):
-            return None, {}
+            return None, None
         staging, _, engine = str(answer.stdout or "").partition("\n---\n")
-        return parse(staging, StagingState), _json(engine)
+        return parse(staging, StagingState), parse(engine, EngineState)
 
     def _get(self, path: str) -> Any:
         response = self.client._client._client.get(path)  # type: ignore[attr-defined]
@@ -216,11 +216,3 @@ def _is_over(pod: Pod) -> bool:
 
 def _is_default(item: StorageClass) -> bool:
     return bool(item.metadata and (item.metadata.annotations or {}).get(DEFAULT_CLASS) == "true")
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -6,7 +6,6 @@ told again, in order.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -15,14 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx2
 from lightkube import ApiError, Client
 from lightkube.models.core_v1 import EventSource, ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Pod
+from pydantic import ValidationError
 
+from glm5_service.contracts.engine import EngineState
+from glm5_service.contracts.environment import PodEnvironment
 from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SettingsError
 from glm5_service.rundir import RunDir, read
@@ -63,8 +64,8 @@ class Watcher:
         """Part of the pod, its phase, and what it says of it."""
         if staging := read(self._files.staging, StagingState):
             yield "Staging", staging.phase, _staging_sentence(staging)
-        if (engine := _read(self._files.engine)).get("phase"):
-            yield "Engine", str(engine["phase"]), _engine_sentence(engine)
+        if engine := read(self._files.engine, EngineState):
+            yield "Engine", engine.phase, _engine_sentence(engine)
 
 
 class Teller:
@@ -110,23 +111,23 @@ def _staging_sentence(state: StagingState) -> str:
     return state.message or f"{state.phase}, {state.total_bytes / 1e9:.2f} GB of {state.source}"
 
 
-def _engine_sentence(state: dict[str, Any]) -> str:
-    remedy = state.get("remedy")
-    return str(state.get("reason", "")) + (f"; next: {remedy}" if remedy else "")
+def _engine_sentence(state: EngineState) -> str:
+    return state.reason + (f"; next: {state.remedy}" if state.remedy else "")
 
 
 def run(run_dir: Path) -> None:
     """Watch until told to stop; raises SettingsError outside of a pod."""
-    name, namespace = os.environ.get("POD_NAME"), os.environ.get("POD_NAMESPACE")
-    if not name or not namespace:
+    try:
+        pod = PodEnvironment.model_validate(os.environ)
+    except ValidationError as error:
         raise SettingsError(
             "not in a pod",
             "POD_NAME and POD_NAMESPACE",
             expected="both set",
-            remedy="The chart's events.enabled does.",
-        )
-    client = Client(namespace=namespace)
-    watcher, reference, teller = Watcher(run_dir), _reference(client, name), Teller(client)
+            remedy="Set events.enabled in the chart's values.",
+        ) from error
+    client = Client(namespace=pod.namespace)
+    watcher, reference, teller = Watcher(run_dir), _reference(client, pod.name), Teller(client)
     while True:
         for change in watcher.changes():
             teller.add(_event(reference, change))
@@ -166,11 +167,3 @@ def _event(pod: ObjectReference, change: Change) -> Event:
         count=1,
         source=EventSource(component="glm5"),
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from lightkube.models.core_v1 import ContainerStatus
 from lightkube.resources.core_v1 import Event, Pod
@@ -12,6 +11,7 @@ from lightkube.resources.core_v1 import Event, Pod
 from glm5_service.cluster.client import Cluster
 from glm5_service.cluster.nodes import why_not
 from glm5_service.cluster.wanted import pod_need
+from glm5_service.contracts.engine import EngineState
 from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SourceError
 
@@ -47,7 +47,7 @@ class PodStatus:
     why_pending: tuple[str, ...]
     fault: Fault | None
     staging: StagingState | None
-    engine: dict[str, Any]
+    engine: EngineState | None
     events: tuple[str, ...]
 
 
@@ -73,9 +73,9 @@ def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
     states = [*(status.initContainerStatuses or []), *(status.containerStatuses or [])]
     running = [state.name for state in states if state.state and state.state.running]
     container = next((c for c in ("metrics", "stage", "wait-for-model", "engine") if c in running), None)
-    staging, engine = cluster.run_dir(name, container) if container else (None, {})
-    if "engine" not in running and engine.get("phase") not in ENDED:
-        engine = {}  # the last words of one that was killed tell of a life that is over
+    staging, engine = cluster.run_dir(name, container) if container else (None, None)
+    if "engine" not in running and engine and engine.phase not in ENDED:
+        engine = None  # the last words of one that was killed tell of a life that is over
     is_pending, is_stager = pod.spec.nodeName is None, _is_stager(pod)
     # a Job's pod without probes counts as ready while it works
     answers = any(c.type == "Ready" and c.status == "True" for c in status.conditions or [])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from glm5_service.cluster.install_rules import Finding
 from glm5_service.cluster.release_status import PodStatus
+from glm5_service.contracts.engine import EngineState
 from glm5_service.contracts.staging import StagingState
 
 WIDTH = 160
@@ -57,20 +57,16 @@ def _pod_lines(pod: PodStatus, now: datetime) -> list[str]:
     return lines
 
 
-def _engine_lines(engine: dict[str, Any], now: datetime) -> list[str]:
-    since = datetime.fromisoformat(engine["since"]) if engine.get("since") else None
-    age = f" for {duration_text((now - since).total_seconds())}" if since else ""
-    lines = [_line("phase", f"{engine.get('phase')}{age}: {engine.get('reason', '')}")]
-    if engine.get("remedy"):
-        lines.append(_line("", f"next: {engine['remedy']}"))
-    spans = ", ".join(
-        f"{span['phase']} {duration_text(span['seconds'])}" for span in engine.get("phases", [])
-    )
-    if spans:
+def _engine_lines(engine: EngineState, now: datetime) -> list[str]:
+    age = duration_text((now - engine.since).total_seconds())
+    lines = [_line("phase", f"{engine.phase} for {age}: {engine.reason}")]
+    if engine.remedy:
+        lines.append(_line("", f"next: {engine.remedy}"))
+    if spans := ", ".join(f"{span.phase} {duration_text(span.seconds)}" for span in engine.phases):
         lines.append(_line("so far", spans))
-    attested = engine.get("attested_backends", [])
-    backends = ", ".join(f"rank {rank} {name}" for rank, name in enumerate(attested)) or "none attested yet"
-    lines.append(_line("backend", f"{backends} (expected {engine.get('expected_backend') or 'any'})"))
+    attested = enumerate(engine.attested_backends)
+    backends = ", ".join(f"rank {rank} {name}" for rank, name in attested) or "none attested yet"
+    lines.append(_line("backend", f"{backends} (expected {engine.expected_backend or 'any'})"))
     return lines
 
 

@@ -12,6 +12,12 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
+from glm5_service.contracts.attestation import Attestation
+from glm5_service.contracts.compile_mark import CompileMark
+from glm5_service.contracts.engine import DrainOutcome, EngineState
+from glm5_service.contracts.inspection import GgufFacts, UnreadableModel
+from glm5_service.contracts.manifest import Manifest
+from glm5_service.contracts.staging import StagingState
 from glm5_service.settings import Settings
 
 FOLDER: Final = Path(__file__).parent / "schemas"
@@ -19,7 +25,15 @@ DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 # what is written has every key; what a user gives has the keys that they want to change
 Mode = Literal["serialization", "validation"]
 SCHEMAS: Final[dict[str, tuple[type[BaseModel], Mode]]] = {
+    "attestation": (Attestation, "serialization"),
+    "compile-mark": (CompileMark, "serialization"),
+    "drain": (DrainOutcome, "serialization"),
+    "engine": (EngineState, "serialization"),
+    "inspection": (GgufFacts, "serialization"),
+    "manifest": (Manifest, "serialization"),
     "settings": (Settings, "validation"),
+    "staging": (StagingState, "serialization"),
+    "unreadable-model": (UnreadableModel, "serialization"),
 }
 
 

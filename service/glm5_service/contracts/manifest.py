@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, Field
 
 from glm5_service import __version__
+from glm5_service.contracts.base import Record
 
 MANIFEST_NAME = "manifest.json"
 # no file has this mtime, so whoever compares takes the file for one that was never verified
@@ -25,12 +26,6 @@ def _file_name(value: str) -> str:
     if value in ("", ".", "..") or "/" in value or "\0" in value:
         raise ValueError("no name of a file in the model's folder")
     return value
-
-
-class Record(BaseModel):
-    """Base: keys that a newer writer adds are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class FileRecord(Record):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime
+
+from glm5_service.contracts.base import Record
 
 StagingPhase = Literal[
     "starting",
@@ -23,10 +25,8 @@ StagingPhase = Literal[
 ]
 
 
-class StagingState(BaseModel):
+class StagingState(Record):
     """The whole file. A reader ignores keys that a newer writer adds; the writer leaves none out."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     schema_version: Literal[1]
     phase: StagingPhase

@@ -10,11 +10,13 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from glm5_service.contracts.attestation import Attestation
+from glm5_service.contracts.engine import EngineState
 from glm5_service.demo import launch
 from glm5_service.demo.ask import LOOPBACK, Asker
 from glm5_service.demo.show import show_backend, show_curl, show_plain, show_streamed
 from glm5_service.errors import ExitCode, ModelError
-from glm5_service.rundir import Attestation, EngineState, RunDir, read
+from glm5_service.rundir import RunDir, read
 from glm5_service.settings import load
 
 # where the demo model lies: in a checkout, and in the image engine-cpu

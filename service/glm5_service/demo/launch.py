@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from glm5_service.contracts.engine import EngineState
 from glm5_service.demo.ask import Asker
 from glm5_service.demo.show import Progress
 from glm5_service.errors import EngineError, ExitCode
-from glm5_service.rundir import EngineState, RunDir, read
+from glm5_service.rundir import RunDir, read
 
 # a busy machine with two cores takes minutes to import vLLM in three processes
 START_TIMEOUT_SECONDS = 900.0

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
+from glm5_service.contracts.attestation import Attestation
 from glm5_service.demo.ask import Answer
-from glm5_service.rundir import Attestation
 
 # where output is no terminal, a line this often is enough
 SECONDS_BETWEEN_LINES = 10.0

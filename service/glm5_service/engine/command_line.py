@@ -10,6 +10,8 @@ from functools import reduce
 from pydantic import SecretStr
 
 from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, GatePolicy
+from glm5_service.contracts.arguments import SERVE_MODULE
+from glm5_service.contracts.environment import EngineEnvironment
 from glm5_service.engine import arguments
 from glm5_service.host.vllm_build import Profile
 from glm5_service.model.inspection import ModelFacts
@@ -62,7 +64,7 @@ def engine_command(
     }
     if profile == "cpu":
         flags["--gpu-memory-utilization"] = None
-    argv = [sys.executable, "-m", "glm5_vllm.serve", str(model.path)]
+    argv = [sys.executable, "-m", SERVE_MODULE, str(model.path)]
     for flag, value in flags.items():
         if value is not None:
             argv += [flag, str(value)]
@@ -75,8 +77,7 @@ def engine_command(
     environment = {
         **_QUIET,
         **caches,
-        "GLM5_RUN_DIR": str(settings.run_dir),
-        "GLM5_CACHE_DIR": str(settings.cache_dir),
+        **EngineEnvironment.of(settings.run_dir, settings.cache_dir).variables(),
         "PYTHONUNBUFFERED": "1",
     }
     if profile == "cpu":

@@ -12,99 +12,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from glm5_service.contracts.arguments import GGUF_MODULE, InspectArguments
+from glm5_service.contracts.inspection import GgufFacts
 from glm5_service.errors import EngineError, ModelError, SettingsError
 
 # a 402 GB set has a header of a few MB; beyond this the storage hangs
 INSPECT_TIMEOUT_SECONDS = 120
 _SPLIT = re.compile(r"^(?P<set>.*)-\d{5}-of-\d{5}\.gguf$")
-
-
-class _Report(BaseModel):
-    """Base of the inspection's JSON; fields that a newer plugin adds are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class ModelPart(_Report):
-    """One file of the model."""
-
-    path: Path
-    bytes: int
-
-
-class Placed(_Report):
-    """How much of the file would be loaded."""
-
-    tensors: int
-    bytes: int
-
-
-class Footprint(_Report):
-    """What parameters take once loaded: packed ones in bytes, floats in elements.
-
-    `queries` is q_b_proj, `absorbed` the part of kv_b_proj that queries are multiplied by; both are among the sharded.
-    """
-
-    packed_sharded: int = 0
-    packed_replicated: int = 0
-    floats_sharded: int = 0
-    floats_replicated: int = 0
-    packed_queries: int = 0
-    floats_queries: int = 0
-    floats_absorbed: int = 0
-
-    def rank_bytes(self, ranks: int, float_bytes: int, kv_ranks: int = 1) -> int:
-        """Bytes on each of `ranks` GPUs, of which `kv_ranks` share a KV cache.
-
-        Those hold the queries' rows of each other, and a further copy of what all their queries are multiplied by
-        (vLLM's dcp_q_replicate, which is on for this model).
-        """
-        sharded = self.packed_sharded + self.floats_sharded * float_bytes
-        if kv_ranks > 1:
-            queries = self.packed_queries + self.floats_queries * float_bytes
-            sharded += (kv_ranks - 1) * queries + kv_ranks * self.floats_absorbed * float_bytes
-        return sharded // ranks + self.packed_replicated + self.floats_replicated * float_bytes
-
-
-class Hyperparameters(_Report):
-    """The sizes that the KV cache depends on."""
-
-    layers: int
-    kv_lora: int
-    rope_dim: int
-    indexer_dim: int
-
-
-class Refused(_Report):
-    """A tensor the loader does not take."""
-
-    name: str
-    reason: str
-
-
-class GgufFacts(_Report):
-    """What the plugin says of a GGUF model."""
-
-    schema_: Literal[1]
-    path: Path
-    files: list[ModelPart]
-    architecture: str
-    name: str | None = None
-    tensors: int
-    bytes: int
-    context_length: int | None = None
-    types: dict[str, Placed] = {}
-    load: Placed
-    weights: Footprint
-    draft_weights: Footprint = Footprint()
-    missing_mtp: list[str] = []
-    hyperparameters: Hyperparameters
-    indexer_layers: int
-    refused: list[Refused] = []
 
 
 class ModelFacts(BaseModel):
@@ -150,7 +67,7 @@ def inspect_model(path: Path) -> ModelFacts:
         report = json.loads(output.stdout)
         if error := report.get("error"):
             raise ModelError(str(error).rstrip("."), remedy="See `glm5 gguf inspect`.")
-        facts = GgufFacts.model_validate(report | {"schema_": report.get("schema")})
+        facts = GgufFacts.model_validate(report)
     except (ValueError, AttributeError, ValidationError) as error:
         tail = (output.stderr.strip().splitlines() or ["no output"])[-1]
         raise EngineError(
@@ -159,13 +76,6 @@ def inspect_model(path: Path) -> ModelFacts:
             expected="JSON of schema 1",
             remedy="Check that glm5-vllm and glm5-service are of the same release.",
         ) from error
-    if facts.refused:
-        first = facts.refused[0]
-        raise ModelError(
-            f"{len(facts.refused)} tensors of {model.name} cannot be loaded, first",
-            first.name,
-            remedy=f"{first.reason.rstrip('.')}. See `glm5 gguf inspect`.",
-        )
     return ModelFacts(path=model, gguf=facts, architecture=facts.architecture)
 
 
@@ -186,7 +96,8 @@ def show(path: Path, *, as_json: bool) -> int:
 
 def _run_plugin(model: Path, *, as_json: bool, capture: bool) -> subprocess.CompletedProcess[str]:
     require_plugin()
-    argv = [sys.executable, "-m", "glm5_vllm.gguf", "inspect", str(model), *(["--json"] if as_json else [])]
+    arguments = InspectArguments(path=model, json_output=as_json)
+    argv = [sys.executable, "-m", GGUF_MODULE, *arguments.argv()]
     try:
         return subprocess.run(
             argv, text=True, capture_output=capture, timeout=INSPECT_TIMEOUT_SECONDS, check=False

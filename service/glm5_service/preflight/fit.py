@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glm5_service.contracts.inspection import GgufFacts
 from glm5_service.errors import FitError
 from glm5_service.host.vllm_build import Profile
-from glm5_service.model.inspection import GgufFacts
 
 GIB = 1024**3
 FLOAT_BYTES = 2  # float16 and bfloat16

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib import metadata
 
+from glm5_service.contracts.inspection import Footprint, GgufFacts
 from glm5_service.contracts.manifest import MANIFEST_NAME
 from glm5_service.engine import arguments
 from glm5_service.errors import EngineError, FitError, ModelError, SettingsError
 from glm5_service.host.ports import require_free_port
 from glm5_service.host.vllm_build import Profile, resolve_profile
-from glm5_service.model.inspection import Footprint, GgufFacts, inspect_model, locate, require_plugin
+from glm5_service.model.inspection import inspect_model, locate, require_plugin
 from glm5_service.preflight import fit
 from glm5_service.preflight.findings import Finding, failed, passed, warned
 from glm5_service.preflight.subject import Subject

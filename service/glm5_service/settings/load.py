@@ -15,6 +15,7 @@ from glm5_service.errors import SettingsError
 from glm5_service.settings.schema import leaves
 from glm5_service.settings.sources import Given, Layer, from_environment, from_file, from_flags
 from glm5_service.settings.tree import Settings
+from glm5_service.variables import CONFIG
 
 DEFAULT = "default"
 
@@ -35,8 +36,8 @@ def load(
 ) -> Loaded:
     """Settings from all layers; raises SettingsError with the origin of the first wrong value."""
     environ = os.environ if environ is None else environ
-    if config is None and environ.get("GLM5_CONFIG"):
-        config = Path(environ["GLM5_CONFIG"])
+    if config is None and environ.get(CONFIG):
+        config = Path(environ[CONFIG])
     layers = [from_file(config) if config else {}, from_environment(environ), from_flags(flags or {})]
     merged: Layer = reduce(lambda low, high: low | high, layers)
     tree: dict[str, Any] = {}

@@ -16,9 +16,9 @@ import yaml
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings.schema import ENV_PREFIX, leaves, sections
+from glm5_service.variables import CONFIG, TRACEBACK
 
-# read by the command line itself, before there are settings
-OWN_VARIABLES = frozenset({"GLM5_CONFIG", "GLM5_TRACEBACK"})
+OWN_VARIABLES = frozenset({CONFIG, TRACEBACK})
 # Kubernetes adds these to every pod of a namespace that has a Service whose name begins with "glm5"
 _SERVICE_LINK = re.compile(
     r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$"

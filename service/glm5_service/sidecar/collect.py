@@ -11,8 +11,9 @@ from typing import get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
+from glm5_service.contracts.attestation import Attestation
+from glm5_service.contracts.engine import DrainOutcome, EngineState, Phase
 from glm5_service.contracts.staging import StagingState
-from glm5_service.rundir import Attestation, DrainOutcome, EngineState, Phase
 from glm5_service.sidecar.catalog import CATALOG
 
 STARTUP_PHASES: tuple[Phase, ...] = ("preflight", "starting", "loading", "compiling", "warming")

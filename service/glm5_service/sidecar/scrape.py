@@ -11,8 +11,10 @@ import httpx
 from pydantic import ValidationError
 
 from glm5_service.api.policy import INTERNAL_HEADER
+from glm5_service.contracts.attestation import Attestation
+from glm5_service.contracts.engine import DrainOutcome, EngineState
 from glm5_service.contracts.staging import StagingState
-from glm5_service.rundir import Attestation, DrainOutcome, EngineState, RunDir, read
+from glm5_service.rundir import RunDir, read
 from glm5_service.sidecar.collect import Point
 
 

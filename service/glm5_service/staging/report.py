@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from glm5_service import termination
 from glm5_service.contracts.manifest import Manifest
+from glm5_service.contracts.termination import TerminationMessage
 from glm5_service.staging.plan import Plan
 from glm5_service.staging.progress import Progress, duration_text, size_text
 from glm5_service.staging.reasons import StagingError
@@ -39,4 +39,4 @@ def show_result(manifest: Manifest, folder: Path, progress: Progress) -> None:
 
 def write_termination(path: Path, error: StagingError) -> None:
     """`Reason: sentence` where Kubernetes shows it to people."""
-    termination.tell(path, f"{error.reason}: {error}")
+    TerminationMessage(reason=error.reason, sentence=str(error)).leave(path)

@@ -9,10 +9,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from glm5_service import termination
-from glm5_service.rundir import DrainOutcome, RunDir, try_write
+from glm5_service.contracts.engine import DrainOutcome
+from glm5_service.contracts.gate import GateCounts
+from glm5_service.contracts.termination import TerminationMessage
+from glm5_service.rundir import RunDir, try_write
 from glm5_service.settings.operation import DrainSettings
-from glm5_service.watch.vllm_api import GateCounts, VllmApi
+from glm5_service.watch.vllm_api import VllmApi
 
 POLL_SECONDS = 0.2
 # polls in a row that the gate may leave unanswered before the requests behind it count as lost
@@ -70,7 +72,7 @@ def record(outcome: DrainOutcome, run_dir: RunDir, settings: DrainSettings) -> N
     """Write the outcome to the log, the termination message and the run directory; never raises."""
     line = f"drained: {outcome.finished} finished, {outcome.aborted} aborted in {outcome.seconds:g} s"
     log.info("%s (%s)", line, outcome.reason)
-    termination.tell(settings.termination_log, f"{line}; {outcome.reason}\n")
+    TerminationMessage(sentence=f"{line}; {outcome.reason}\n").leave(settings.termination_log)
     try_write(run_dir.drain, outcome)
 
 

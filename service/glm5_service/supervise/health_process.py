@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 
+from glm5_service.contracts.arguments import HEALTH_MODULE, HealthServerArguments
+from glm5_service.contracts.engine import EngineState
 from glm5_service.errors import EngineError
-from glm5_service.rundir import EngineState
 
 
 class HealthServer:
@@ -17,10 +18,12 @@ class HealthServer:
     def __init__(self, first: EngineState, host: str, port: int, stale_seconds: float) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptor = theirs.fileno()
-        module = ("-m", "glm5_service.supervise.health_server")
+        arguments = HealthServerArguments(
+            descriptor=descriptor, host=host, port=port, stale_seconds=stale_seconds
+        )
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, *module, str(descriptor), host, str(port), str(stale_seconds)],
+                [sys.executable, "-m", HEALTH_MODULE, *arguments.argv()],
                 pass_fds=[descriptor],
                 stdout=subprocess.PIPE,
                 text=True,

@@ -20,7 +20,8 @@ from fastapi import FastAPI, Response
 from pydantic import AwareDatetime, BaseModel, Field
 
 from glm5_service import __version__
-from glm5_service.rundir import EngineState, Phase
+from glm5_service.contracts.arguments import HealthServerArguments
+from glm5_service.contracts.engine import EngineState, Phase
 
 LISTENING = "listening"
 MAX_STATE_BYTES = 128 * 1024
@@ -123,17 +124,22 @@ def _follow(board: Board, states: socket.socket) -> None:
     os._exit(0)
 
 
-def main(descriptor: int, host: str, port: int, stale_seconds: float) -> None:
-    """The process: states come over the socket `descriptor`, probes over HTTP."""
-    states = socket.socket(fileno=descriptor)
+def main(arguments: HealthServerArguments) -> None:
+    """The process: states come over a socket, probes over HTTP."""
+    states = socket.socket(fileno=arguments.descriptor)
     first = EngineState.model_validate_json(states.recv(MAX_STATE_BYTES))
-    board = Board(first, stale_seconds, time.monotonic())
+    board = Board(first, arguments.stale_seconds, time.monotonic())
     threading.Thread(target=_follow, args=(board, states), name="states", daemon=True).start()
     config = uvicorn.Config(
-        application(board), host=host, port=port, log_level="warning", access_log=False, lifespan="off"
+        application(board),
+        host=arguments.host,
+        port=arguments.port,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
     )
     _Server(config).run()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    main(HealthServerArguments.of(sys.argv[1:]))

@@ -7,14 +7,15 @@ import logging
 import secrets
 from datetime import UTC, datetime
 
-from glm5_service import termination
+from glm5_service.contracts.engine import EngineState, MemoryState, PhaseSpan
+from glm5_service.contracts.termination import TerminationMessage
 from glm5_service.engine import caches
 from glm5_service.engine.command_line import engine_command
 from glm5_service.errors import ExitCode, Glm5Error
 from glm5_service.host.ports import local_url
 from glm5_service.host.vllm_build import versions
 from glm5_service.preflight.check import Cleared, clear
-from glm5_service.rundir import EngineState, MemoryState, PhaseSpan, RunDir, read, try_write, write_text
+from glm5_service.rundir import RunDir, read, try_write, write_text
 from glm5_service.settings import Settings
 from glm5_service.supervise.revision import held
 from glm5_service.supervise.supervisor import Launch, Supervisor
@@ -28,7 +29,7 @@ def serve(settings: Settings) -> ExitCode:
     try:
         return _serve(settings)
     except Glm5Error as error:
-        termination.tell(settings.drain.termination_log, str(error))
+        TerminationMessage(sentence=str(error)).leave(settings.drain.termination_log)
         raise
 
 

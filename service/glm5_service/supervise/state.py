@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from glm5_service.rundir import CompileState, DrainOutcome, EngineState, Phase, PhaseSpan, TrafficState
+from glm5_service.contracts.engine import (
+    CompileState,
+    DrainOutcome,
+    EngineState,
+    Phase,
+    PhaseSpan,
+    TrafficState,
+)
 from glm5_service.watch.health import Verdict
 from glm5_service.watch.logwatch import LogFacts
 from glm5_service.watch.observe import Observer

@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
-from glm5_service import termination
+from glm5_service.contracts.engine import Condition, DrainOutcome, EngineState, Phase
+from glm5_service.contracts.termination import TerminationMessage
 from glm5_service.engine.child import EngineProcess, adopt_orphans
 from glm5_service.engine.command_line import EngineCommand
 from glm5_service.errors import EngineError, ExitCode
-from glm5_service.rundir import DrainOutcome, EngineState, Phase, RunDir, try_write
+from glm5_service.rundir import RunDir, try_write
 from glm5_service.settings import Settings
 from glm5_service.supervise import drain
 from glm5_service.supervise.health_process import HealthServer
 from glm5_service.supervise.state import Report
 from glm5_service.watch import logwatch, processes
 from glm5_service.watch.backend import check_backend
-from glm5_service.watch.health import Condition, Facts, Limits, Verdict, assess, canary_is_due
+from glm5_service.watch.health import Facts, Limits, Verdict, assess, canary_is_due
 from glm5_service.watch.observe import Observer
 from glm5_service.watch.vllm_api import VllmApi
 
@@ -123,8 +124,8 @@ class Supervisor:
         was_serving = self._verdict.live and self._observer.facts.was_ready
         if not self._verdict.ready:
             # a kubelet that found it hung, or too slow to start, ends it as it ends a healthy one
-            text = f"told to stop while {self._verdict.phase}: {self._verdict.reason}\n"
-            termination.tell(self._settings.drain.termination_log, text)
+            sentence = f"told to stop while {self._verdict.phase}: {self._verdict.reason}\n"
+            TerminationMessage(sentence=sentence).leave(self._settings.drain.termination_log)
         self._observer.facts = replace(self._observer.facts, stop_requested=True)
         self._judge()
         if was_serving and self._settings.api.gate:

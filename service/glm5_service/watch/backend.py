@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from glm5_service.contracts.attestation import Attestation
 from glm5_service.host.vllm_build import Profile
-from glm5_service.rundir import Attestation
 
 # backends of the plugin, by profile; GLM-5 served by another one is a fault, whatever its speed
 BACKENDS: dict[Profile, str] = {"cpu": "TORCH_MLA_SPARSE", "cuda": "TRITON_MLA_SPARSE"}

@@ -8,27 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from glm5_service.rundir import Phase
+from glm5_service.contracts.engine import Condition, Phase
 
 Startup = Literal["starting", "loading", "compiling", "warming"]
-# why the phase is what it is, as a fixed list of words for metrics and alerts
-Condition = Literal[
-    "not_started",
-    "starting_up",
-    "first_token_awaited",
-    "backend_not_attested",
-    "backend_wrong",
-    "idle",
-    "serving",
-    "compiling_kernel",
-    "no_step",
-    "no_token",
-    "engine_dead",
-    "process_lost",
-    "ended",
-    "draining",
-    "stopped",
-]
 
 
 @dataclass(frozen=True)

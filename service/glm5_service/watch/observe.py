@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from glm5_service.rundir import CanaryState, CompileMark
+from glm5_service.contracts.compile_mark import CompileMark
+from glm5_service.contracts.engine import CanaryState
+from glm5_service.contracts.gate import GateCounts
 from glm5_service.watch.backend import BackendCheck
 from glm5_service.watch.health import Facts, Limits, compiled_until
 from glm5_service.watch.logwatch import LogFacts
 from glm5_service.watch.processes import ProcessView
-from glm5_service.watch.vllm_api import CanaryResult, GateCounts, Sample, Steps
+from glm5_service.watch.vllm_api import CanaryResult, Sample, Steps
 
 # metrics unreadable for this long: step counters no longer speak for the engine
 BLIND_SECONDS = 10.0

@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from glm5_service.api.policy import DRAIN_PATH, INTERNAL_HEADER, REQUESTS_PATH
+from glm5_service.contracts.gate import GateCounts
 
 # engine-side series that move only when the scheduler takes a step; request counts of the front end are left out,
 # because a client that gives up moves them although the engine hangs
@@ -21,6 +23,7 @@ STEP_SERIES = (
     "vllm:generation_tokens_total",
     "vllm:iteration_tokens_total_count",
 )
+_COUNTS = TypeAdapter(GateCounts)
 # vLLM closes what was idle for 5 s; a request on a connection that it closes at that moment fails
 LIMITS = httpx.Limits(keepalive_expiry=2)
 
@@ -39,22 +42,6 @@ class Steps:
     def pending(self) -> int:
         """Requests that run or wait in the engine."""
         return int(self.total("vllm:num_requests_running") + self.total("vllm:num_requests_waiting"))
-
-
-@dataclass(frozen=True)
-class GateCounts:
-    """User requests as the gate counts them; `running` ones are there whole, `uploading` ones are not yet."""
-
-    running: int
-    finished: int
-    sent: int
-    refused: dict[str, int]
-    uploading: int = 0
-
-    @property
-    def held(self) -> int:
-        """All that have not ended."""
-        return self.running + self.uploading
 
 
 @dataclass(frozen=True)
@@ -165,7 +152,6 @@ def _gate_counts(response: httpx.Response | None) -> GateCounts | None:
     if response is None or response.status_code != 200:
         return None
     try:
-        counts = response.json()
-        return GateCounts(**{name: counts[name] for name in GateCounts.__dataclass_fields__})
-    except (ValueError, KeyError, TypeError):
+        return _COUNTS.validate_json(response.content)
+    except ValidationError:
         return None

@@ -17,8 +17,10 @@ from glm5_service.cluster.client import Cluster
 from glm5_service.cluster.events import Change, Teller, Watcher, run
 from glm5_service.cluster.release_status import Fault, PodStatus, read_status
 from glm5_service.cluster.screen import duration_text, status_text
+from glm5_service.contracts.engine import EngineState, PhaseSpan
 from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SourceError
+from glm5_service.rundir import write
 from tests.support.staging.states import state
 
 LOGS = "kubectl -n llm logs glm5-0"
@@ -26,7 +28,7 @@ NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 ENDED = datetime(2026, 11, 29, 11, 30, tzinfo=UTC)
 STATUS = PodStatus(
     name="glm5-0", is_stager=False, node="n", phase="Running", since=NOW - timedelta(minutes=3), restarts=1, ready=False,
-    waiting="", why_pending=(), fault=None, staging=None, engine={}, events=(),
+    waiting="", why_pending=(), fault=None, staging=None, engine=None, events=(),
 )  # fmt: skip
 
 
@@ -142,10 +144,10 @@ def test_engine_that_does_not_run_has_no_phase_of_a_running_one(
             for name, state in states.items()
         ]
     )
-    engine = {"phase": phase}
-    monkeypatch.setattr(FakeCluster, "run_dir", lambda *_: ({}, engine))
+    engine = EngineState(phase=phase, since=NOW, reason="")
+    monkeypatch.setattr(FakeCluster, "run_dir", lambda *_: (None, engine))
 
-    assert read_status(FakeCluster(found), "glm5")[0].engine == (engine if shown else {})  # type: ignore[arg-type]
+    assert read_status(FakeCluster(found), "glm5")[0].engine == (engine if shown else None)  # type: ignore[arg-type]
 
 
 def test_what_a_role_may_not_read_takes_nothing_else_away() -> None:
@@ -189,7 +191,7 @@ def test_container_that_cannot_be_entered_has_nothing_to_say(
 
     monkeypatch.setattr(Client, "exec", refuse)
 
-    assert cluster.run_dir("glm5-0", "stage") == (None, {})
+    assert cluster.run_dir("glm5-0", "stage") == (None, None)
 
 
 def test_busy_node_is_given_time_to_enter_a_container(
@@ -199,16 +201,17 @@ def test_busy_node_is_given_time_to_enter_a_container(
 
     # dashes in an address do not end the file
     done = state(phase="done", source="s3://models/a---b")
+    engine = EngineState(phase="ready", since=NOW, reason="")
 
     def slow(client: Client, *_: object, timeout: float, **__: object) -> ExecResponse:
         begun_within = client._client._client.timeout.read
         if min(timeout, begun_within) < 30:
             raise httpx2.ReadTimeout("no answer")
-        return ExecResponse(stdout=f'{done.model_dump_json()}\n---\n{{"phase": "ready"}}', exit_code=0)
+        return ExecResponse(stdout=f"{done.model_dump_json()}\n---\n{engine.model_dump_json()}", exit_code=0)
 
     monkeypatch.setattr(Client, "exec", slow)
 
-    assert cluster.run_dir("glm5-0", "metrics") == (done, {"phase": "ready"})
+    assert cluster.run_dir("glm5-0", "metrics") == (done, engine)
 
 
 @pytest.mark.parametrize(("namespace", "free"), [("llm", 8), ("other", 4)])
@@ -311,11 +314,11 @@ def test_screen_tells_that_a_pod_waits_for_the_job() -> None:
 
 def test_screen_tells_phase_backend_and_failure() -> None:
     """The engine's phase, its backends by rank, what is expected, and the last failure are on the screen."""
-    engine = {
-        "phase": "warming", "since": (NOW - timedelta(seconds=5)).isoformat(), "reason": "the first token is awaited",
-        "remedy": "One token comes.", "phases": [{"phase": "loading", "seconds": 61}],
-        "attested_backends": ["A", "B"], "expected_backend": "A",
-    }  # fmt: skip
+    engine = EngineState(
+        phase="warming", since=NOW - timedelta(seconds=5), reason="the first token is awaited",
+        remedy="One token comes.", phases=[PhaseSpan(phase="loading", seconds=61)],
+        attested_backends=["A", "B"], expected_backend="A",
+    )  # fmt: skip
     fault = Fault("engine", 6, "Error", "line one\nthe engine ended", ENDED, f"{LOGS} -c engine --previous")
     text = status_text([PodStatus(**{**vars(STATUS), "engine": engine, "fault": fault})], NOW)
 
@@ -336,8 +339,10 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_event_tells_what_comes_next_as_such(tmp_path: Path) -> None:
     """What would change a phase is not told as if it had happened."""
-    state = {"phase": "starting", "reason": "the engine is starting", "remedy": "The API answers."}
-    (tmp_path / "engine.json").write_text(json.dumps(state))
+    state = EngineState(
+        phase="starting", since=NOW, reason="the engine is starting", remedy="The API answers."
+    )
+    write(tmp_path / "engine.json", state)
 
     assert list(Watcher(tmp_path).changes()) == [
         Change("EngineStarting", "the engine is starting; next: The API answers.", False)
@@ -368,7 +373,7 @@ def test_events_outlive_an_api_server_out_of_reach(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beside a serving engine nothing ends because the cluster does not answer: it is asked again, and told by then."""
-    (tmp_path / "engine.json").write_text(json.dumps({"phase": "ready", "reason": "it answers"}))
+    write(tmp_path / "engine.json", EngineState(phase="ready", since=NOW, reason="it answers"))
     refused = httpx2.ConnectError("connection refused")
     answers: list[object] = [refused, refused, Pod.from_dict({"metadata": {"namespace": "llm", "uid": "u"}})]
     told: list[Event] = []

@@ -53,6 +53,7 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
         },
         "missing_mtp": [],
         "refused": [],
+        "error": None,
     }
     assert isinstance(hyperparameters, dict)
     assert {name: hyperparameters[name] for name in ("layers", "kv_lora", "rope_dim", "indexer_dim")} == {

@@ -129,7 +129,7 @@ def test_traceback_only_when_asked(capsys: Capture, monkeypatch: pytest.MonkeyPa
     ("text", "code", "sentence"),
     [
         ("broken", 4, "not a GGUF file"),
-        ("refused", 4, "1 tensors of model.gguf cannot be loaded, first: blk.0.odd. unknown to the loader"),
+        ("refused", 4, "model.gguf: tensor blk.0.odd: unknown to the loader. See `glm5 gguf inspect`"),
         ("garbage", 6, "model inspection gave no readable report"),
     ],
 )

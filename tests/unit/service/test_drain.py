@@ -10,16 +10,18 @@ from typing import cast
 
 import pytest
 
-from glm5_service.rundir import DrainOutcome, RunDir
+from glm5_service.contracts.engine import DrainOutcome
+from glm5_service.contracts.gate import GateCounts
+from glm5_service.rundir import RunDir
 from glm5_service.settings.operation import DrainSettings
 from glm5_service.supervise import drain as module
-from glm5_service.watch.vllm_api import GateCounts, VllmApi
+from glm5_service.watch.vllm_api import VllmApi
 
 LOST = None
 
 
 def _counts(running: int, finished: int = 0, refused: int = 0, uploading: int = 0) -> GateCounts:
-    return GateCounts(running, finished, 0, {"draining": refused}, uploading)
+    return GateCounts(running, finished, 0, {"draining": refused}, uploading, False)
 
 
 class _Api:

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from glm5_service.rundir import Attestation, CompileMark
+from glm5_service.contracts.compile_mark import CompileMark
+from glm5_service.contracts.gate import GateCounts
 from glm5_service.watch.backend import BackendCheck, check_backend, expected_backend
 from glm5_service.watch.health import Facts, Limits, Verdict, assess, canary_is_due
 from glm5_service.watch.logwatch import LogFacts, read_line
 from glm5_service.watch.observe import BLIND_SECONDS, Observer
 from glm5_service.watch.processes import ProcessView
-from glm5_service.watch.vllm_api import CanaryResult, GateCounts, Sample, parse_steps
+from glm5_service.watch.vllm_api import CanaryResult, Sample, parse_steps
+from tests.support.records import attestation
 
 CORE, WORKER = (11, "EngineCore"), (12, "Worker")
 ALL = ProcessView(frozenset({10, 11, 12}), frozenset({CORE, WORKER}))
@@ -42,7 +44,7 @@ def _page(tokens: float, aborted: int = 0, running: int = 0) -> str:
 
 
 def _gate(running: int = 0, sent: int = 0) -> GateCounts:
-    return GateCounts(running, 0, sent, {})
+    return GateCounts(running, 0, sent, {}, 0, False)
 
 
 def _observer(**facts: Any) -> Observer:
@@ -334,5 +336,5 @@ def test_every_rank_must_attest(
     attested: list[tuple[int, str, float | None]], problem: str | None, wrong: bool
 ) -> None:
     """Readiness needs real attention by the expected backend on every rank."""
-    records = [Attestation(rank=rank, backend=name, first_call_at=at) for rank, name, at in attested]
+    records = [attestation(rank, name, first_call_at=at) for rank, name, at in attested]
     assert check_backend(records, "B", 2) == BackendCheck(problem, wrong)

@@ -13,8 +13,8 @@ import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 
+from glm5_service.contracts.engine import EngineState
 from glm5_service.errors import EngineError
-from glm5_service.rundir import EngineState
 from glm5_service.supervise.health_process import HealthServer
 from glm5_service.supervise.health_server import Board, application
 from tests.support.glm5_command import PATIENCE_SECONDS

@@ -13,12 +13,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from glm5_service.contracts.inspection import Footprint, GgufFacts, Placed
 from glm5_service.contracts.manifest import FileRecord, Manifest, ModelSummary
 from glm5_service.engine import arguments
 from glm5_service.errors import FitError, SettingsError
 from glm5_service.host import hardware
 from glm5_service.host.hardware import Gpu, Host
-from glm5_service.model.inspection import Footprint, GgufFacts, Hyperparameters, ModelFacts, Placed
+from glm5_service.model.inspection import ModelFacts
 from glm5_service.preflight import allreduce, fit
 from glm5_service.preflight.check import check
 from glm5_service.preflight.findings import Finding
@@ -26,13 +27,20 @@ from glm5_service.preflight.rules import RULES, find
 from glm5_service.preflight.subject import Subject
 from glm5_service.settings import Given, Settings, load
 from tests.support.glm5_command import PATIENCE_SECONDS, glm5
+from tests.support.records import hyperparameters
 
 GIB = 1024**3
 GPU = Gpu("NVIDIA RTX PRO 6000 Blackwell", 96 * GIB, 96 * GIB, (12, 0), False)
 HOST = Host((GPU,) * 8, "595.1", (13, 2), True, 0, 0, 64 * GIB, 500 * GIB, 65536, 2**63 - 1)
 # GLM-5 as a 402 GiB Q4_K mix
 GLM5 = GgufFacts(
-    schema_=1,
+    schema_version=1,
+    name="GLM-5",
+    types={},
+    missing_mtp=[],
+    set_aside={},
+    refused=[],
+    error=None,
     path=Path("/models/glm.gguf"),
     files=[],
     architecture="glm-dsa",
@@ -55,7 +63,7 @@ GLM5 = GgufFacts(
     draft_weights=Footprint(
         packed_sharded=5 * GIB, packed_queries=64 * 256 * 2048 * 9 // 16, floats_absorbed=64 * 192 * 512
     ),
-    hyperparameters=Hyperparameters(layers=78, kv_lora=512, rope_dim=64, indexer_dim=128),
+    hyperparameters=hyperparameters(),
     indexer_layers=78,
 )
 MTP = """--speculative-config '{"method":"mtp","num_speculative_tokens":2}'"""

@@ -11,18 +11,16 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from glm5_service.rundir import (
-    Attestation,
+from glm5_service.contracts.engine import (
     CanaryState,
     DrainOutcome,
     EngineState,
     MemoryState,
     Phase,
     PhaseSpan,
-    RunDir,
     TrafficState,
-    write,
 )
+from glm5_service.rundir import RunDir, write
 from glm5_service.sidecar import catalog
 from glm5_service.sidecar.catalog import CATALOG, PASSED_THROUGH
 from glm5_service.sidecar.collect import Point, engine_points, families
@@ -31,6 +29,7 @@ from glm5_service.sidecar.scrape import Scraped, Scraper
 from glm5_service.sidecar.server import application, page
 from glm5_service.supervise.health_server import Board
 from glm5_service.supervise.health_server import application as supervisor
+from tests.support.records import attestation
 from tests.support.staging.states import state
 
 REFERENCE = Path(__file__).parents[3] / "service" / "docs" / "metrics.md"
@@ -57,9 +56,9 @@ STATE = EngineState(
         weights_estimated_bytes=1, weights_reported_bytes=2, kv_estimated_tokens=3, kv_reported_tokens=4
     ),
 )
-ATTESTED = Attestation(
-    rank=0,
-    backend="TORCH_MLA_SPARSE",
+ATTESTED = attestation(
+    0,
+    "TORCH_MLA_SPARSE",
     kernel_configurations={"decode": {"BLOCK": 16, "splits": 4}},
     kernel_seconds={1: 0.001, 16: 0.002},
 )
@@ -135,7 +134,7 @@ def test_startup_time_counts_up_to_the_first_ready(change: dict[str, object], se
 
 def test_wrong_backend_shows() -> None:
     """A rank on another backend is a 0 that an alert can see."""
-    scraped = Scraped(STATE, [Attestation(rank=3, backend="FLASHMLA")], None, None, "", [])
+    scraped = Scraped(STATE, [attestation(3, "FLASHMLA")], None, None, "", [])
     assert _samples(page(scraped))["glm5_attention_backend_match", "3"] == 0
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 import pytest
 
+from glm5_service.contracts.engine import EngineState
 from glm5_service.engine.command_line import EngineCommand
 from glm5_service.errors import EngineError
 from glm5_service.model.inspection import ModelFacts
 from glm5_service.preflight.check import Cleared
 from glm5_service.preflight.findings import Report
-from glm5_service.rundir import EngineState
 from glm5_service.settings import Settings
 from glm5_service.supervise.start import run
 from glm5_service.supervise.supervisor import Launch, Supervisor

@@ -5,6 +5,13 @@ import sys
 import time
 from pathlib import Path
 
+SIZES = {
+    "layers": 2, "mtp_layers": 0, "dense_layers": 1, "context_length": 2048, "hidden": 64, "dense_intermediate": 64,
+    "expert_intermediate": 64, "vocab": 64, "heads": 4, "q_lora": 64, "kv_lora": 512, "rope_dim": 64, "nope_dim": 192,
+    "value_dim": 256, "experts": 2, "experts_used": 1, "shared_experts": 1, "expert_groups": 1, "expert_groups_used": 1,
+    "expert_scale": 1.0, "normalize_experts": True, "indexer_heads": 32, "indexer_dim": 128, "indexer_top_k": 64,
+    "rms_epsilon": 1e-5, "rope_theta": 1e6,
+}  # fmt: skip
 path = Path(sys.argv[2])
 kind = path.read_text().strip()
 if kind == "slow":
@@ -25,13 +32,16 @@ report = {
     "tensors": 1,
     "bytes": 4,
     "context_length": 2048,
-    "hyperparameters": {"layers": 2, "kv_lora": 512, "rope_dim": 64, "indexer_dim": 128},
+    "hyperparameters": SIZES,
     "indexer_layers": 2,
     "types": {"F32": {"tensors": 1, "bytes": 4}},
     "load": {"tensors": 1, "bytes": 4},
     "weights": {"floats_sharded": 1},
+    "draft_weights": {},
     "set_aside": {},
+    "missing_mtp": [],
     "refused": refused,
+    "error": f"{path.name}: tensor {refused[0]['name']}: {refused[0]['reason']}" if refused else None,
 }
 print(json.dumps(report) if "--json" in sys.argv else f"{path}: glm-dsa")
 sys.exit(4 if refused else 0)

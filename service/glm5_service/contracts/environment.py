@@ -1,0 +1,40 @@
+"""Environment variables that pass from one part to another; `settings` knows the variable of each setting.
+
+Writers: the chart (`PodEnvironment`), the supervisor (`EngineEnvironment`). Readers: `glm5 cluster events`, the plugin's
+`envs`, vLLM.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ConfigDict, Field
+
+from glm5_service.contracts.base import Record
+
+
+class PodEnvironment(Record):
+    """What the chart tells the events container of its pod."""
+
+    name: str = Field(alias="POD_NAME", min_length=1)
+    namespace: str = Field(alias="POD_NAMESPACE", min_length=1)
+
+
+class EngineEnvironment(Record):
+    """What the supervisor tells the plugin in every process of the engine; no other GLM5_ variable is the plugin's."""
+
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+
+    run_dir: Path = Field(alias="GLM5_RUN_DIR")
+    """Folder that the containers of the pod share; the plugin attests there."""
+    cache_dir: Path = Field(alias="GLM5_CACHE_DIR")
+    """Folder for the config and tokenizer that are built from a GGUF."""
+
+    @classmethod
+    def of(cls, run_dir: Path, cache_dir: Path) -> EngineEnvironment:
+        """The environment of these folders."""
+        return cls.model_validate({"run_dir": run_dir, "cache_dir": cache_dir})
+
+    def variables(self) -> dict[str, str]:
+        """Name -> value."""
+        return {name: str(value) for name, value in self.model_dump().items()}
