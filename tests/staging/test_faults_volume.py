@@ -18,6 +18,7 @@ import pytest
 
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.stager import Options
+from glm5_service.staging.store import files
 from glm5_service.staging.store.lease import boot_id
 from glm5_service.staging.store.prune import prune
 from glm5_service.staging.transfer.blocks import BlockFile, Window
@@ -188,7 +189,7 @@ def test_journal_out_of_reach(
     serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
 ) -> StagingError:
     """Bytes whose journal cannot be read now are not bytes without a journal."""
-    server, last, real = serve(), model.paths[-1].name, Path.read_bytes
+    server, last, real = serve(), model.paths[-1].name, files.read_bytes
     server.faults = [Fault("status", name=last, skip=1, status=404, times=10_000)]
     stager.fails(f"{server.url}/", connections=1)
     server.faults = []
@@ -201,7 +202,7 @@ def test_journal_out_of_reach(
             raise broken.pop()
         return real(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(files, "read_bytes", read_bytes)
     error = refused(stager, server)
     assert sorted((stager.target / ".staging/partial").glob("*.partial")) == partials
     before = server.sent_bytes
@@ -248,9 +249,9 @@ def test_listing_out_of_reach(
     serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     """What is not listed may be there: a reader's lease above all."""
-    server, real, pruning = serve(), os.scandir, threading.Event()
+    server, real, pruning = serve(), files.names, threading.Event()
 
-    def scandir(path: Any = ".") -> Any:
+    def names(path: Path) -> list[str]:
         if pruning.is_set() and path == stager.target / folder:
             raise OSError(errno.EIO, "Input/output error")
         return real(path)
@@ -264,7 +265,7 @@ def test_listing_out_of_reach(
     (model.folder / "config.json").write_text("{ }")
     model.write_sums()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", scandir)
+        patch.setattr(files, "names", names)
         patch.setattr("glm5_service.staging.stager.prune", prune_now)
         stager(f"{server.url}/", refresh=True)
     published(stager, model)

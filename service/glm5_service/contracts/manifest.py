@@ -43,7 +43,7 @@ class FileRecord(Record):
     def is_untouched(self, path: Path) -> bool:
         """True while the file at `path` is the one that was verified."""
         try:
-            stat = path.stat()
+            stat = path.lstat()
         except OSError:
             return False
         return (stat.st_size, stat.st_mtime_ns, stat.st_ino) == (self.size, self.mtime_ns, self.inode)

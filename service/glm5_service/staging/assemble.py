@@ -5,13 +5,13 @@ Returns the files that have to be fetched. Next hop: fetch.py.
 
 from __future__ import annotations
 
-import shutil
 import threading
 
 from glm5_service.contracts.manifest import FileRecord
 from glm5_service.staging.plan import Action, Plan, Step
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.store import files
 from glm5_service.staging.store.build import Build
 from glm5_service.staging.store.volume import sync_file, volume_error
 from glm5_service.staging.verify import hash_file, in_parallel
@@ -73,6 +73,6 @@ def _bring(step: Step, build: Build) -> None:
     if step.here == build.path(step.file.name) or build.link(step.here, step.file.name):
         return
     try:
-        shutil.copyfile(step.here, build.path(step.file.name))
+        files.copy(step.here, build.path(step.file.name))
     except OSError as error:
         raise volume_error(error, f"cannot copy {step.here}") from error

@@ -6,6 +6,7 @@ Reads names, sizes, records and journals only; changes nothing. Next hop: assemb
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -164,9 +165,10 @@ def _step(file: RemoteFile, build: Build, shelf: _Shelf, volume: Volume, is_loca
 
 def _has_size(path: Path, size: int) -> bool:
     try:
-        return path.stat().st_size == size
+        found = path.lstat()
     except OSError:
         return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
 
 
 def _same_volume(path: Path, target: Path) -> bool:
@@ -179,10 +181,10 @@ def _same_volume(path: Path, target: Path) -> bool:
 def _room(target: Path) -> tuple[int, int | None]:
     """Free bytes and inodes for this user; None where the filesystem does not count inodes."""
     try:
-        stat = os.statvfs(_existing(target))
+        room = os.statvfs(_existing(target))
     except OSError as error:
         raise volume_error(error, f"cannot look at {target}") from error
-    return stat.f_bavail * stat.f_frsize, stat.f_favail if stat.f_files else None
+    return room.f_bavail * room.f_frsize, room.f_favail if room.f_files else None
 
 
 def _existing(path: Path) -> Path:

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     OUT_OF_SPACE = "OutOfSpace"
     READ_ONLY = "ReadOnly"
     VOLUME_FAULT = "VolumeFault"
+    SYMBOLIC_LINK = "SymbolicLink"
     CORRUPT = "Corrupt"
     NOT_A_MODEL = "NotAModel"
     INCOMPLETE = "Incomplete"
@@ -87,6 +88,10 @@ REMEDIES: dict[Reason, Remedy] = {
         "Mount the volume writable for the stager and give its user write permission on the target.",
     ),
     Reason.VOLUME_FAULT: Remedy(ExitCode.FIT, "Check the volume and the node's kernel log, then run again."),
+    Reason.SYMBOLIC_LINK: Remedy(
+        ExitCode.FIT,
+        "Remove the link, or set the target to the folder it leads to. Nothing behind it was touched.",
+    ),
     Reason.CORRUPT: Remedy(
         ExitCode.MODEL,
         "Run again: only the damaged file is fetched. If it repeats, the source, proxy or disk is bad.",

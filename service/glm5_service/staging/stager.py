@@ -61,12 +61,13 @@ class Stager:
         if settings.source is None:
             raise SettingsError("staging.source", "not set", expected="the address of a model")
         self._settings, self._progress, self._clock, self._stop = settings, progress, clock, stop
-        self._volume = Volume(settings.target.absolute())
+        self._volume = Volume.at(settings.target)
         self._patience = Patience(settings, clock, stop)
         self._source_label = progress.source = open_source(settings.source, settings).label
         self._damage = Damage()
 
     def stage(self, options: Options) -> None:
+        self._volume.check()
         if options.wait:
             self._wait()
             return

@@ -15,6 +15,7 @@ from glm5_service.staging.content import Hasher
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.reasons import Stopped
 from glm5_service.staging.records import Digest, RemoteFile
+from glm5_service.staging.store.files import open_file
 from glm5_service.staging.store.volume import Inode, inode_of, volume_error
 
 READ_BYTES = 1 << 20
@@ -29,7 +30,7 @@ def hash_file(
     hasher, buffer = Hasher(file), memoryview(bytearray(READ_BYTES))
     size = 0
     try:
-        with open(path, "rb", buffering=0) as source:
+        with open(open_file(path, os.O_RDONLY), "rb", buffering=0) as source:
             os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             while count := source.readinto(buffer):
                 if stop.is_set():

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from glm5_service.staging.content import Hasher
 from glm5_service.staging.reasons import StagingError
 from glm5_service.staging.records import Digest, RemoteFile
+from glm5_service.staging.store import files
 from glm5_service.staging.store.manifest import is_version, record_of
 from glm5_service.staging.transfer.blocks import BLOCK, BlockFile, Window
 from glm5_service.staging.transfer.journal import Coverage, Journal, read_journal, transfer_identity
@@ -106,7 +107,7 @@ def test_journal_out_of_reach_costs_nothing(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refuse)
+        patch.setattr(files, "read_bytes", refuse)
         for ask in (
             lambda: drop_foreign(tmp_path, [FILE], print),
             lambda: best_leftover(tmp_path, FILE),

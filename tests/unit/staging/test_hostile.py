@@ -26,7 +26,7 @@ from glm5_service.staging.sources.hub import HubSource
 from glm5_service.staging.sources.listing import make_offer
 from glm5_service.staging.sources.oci import OciSource
 from glm5_service.staging.store.lease import boot_id, read_lease
-from glm5_service.staging.transfer.journal import Journal, read_journal
+from glm5_service.staging.transfer.journal import Coverage, Journal, read_journal
 from tests.support.staging.raw_server import raw_server
 from tests.unit.staging.test_run import Runner, headers_are_fine, source, stage
 
@@ -226,8 +226,6 @@ def test_a_damaged_journal_costs_its_file(stage: Runner, monkeypatch: pytest.Mon
     partials = stage.target / ".staging/partial"
     partials.mkdir(parents=True)
     (partials / "m.gguf.dead.partial").write_bytes(b"")
-    from glm5_service.staging.transfer.journal import Coverage
-
     Journal(partials / "m.gguf.dead.journal", model, Coverage(), boot_id()).close()
     with (partials / "m.gguf.dead.journal").open("a") as journal:
         journal.write("w 0 999999999\n")

@@ -12,6 +12,7 @@ import pytest
 
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.store import files
 from glm5_service.staging.store import lease as lease_module
 from glm5_service.staging.store.inuse import held_revisions, hold
 from glm5_service.staging.store.lease import (
@@ -254,6 +255,6 @@ def test_lease_out_of_reach_counts_as_held(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refuse)
+        patch.setattr(files, "read_bytes", refuse)
         assert held_revisions(volume, {"one"}, FakeClock(), threading.Event()) == {"one"}
     assert (volume.in_use / "one~x.json").exists()

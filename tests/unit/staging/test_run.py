@@ -26,6 +26,7 @@ from glm5_service.staging.sources.base import Stream
 from glm5_service.staging.sources.listing import Offer, make_offer
 from glm5_service.staging.sources.local import LocalSource, LocalStream
 from glm5_service.staging.stager import Options
+from glm5_service.staging.store import files
 from glm5_service.staging.store.lease import Lease, write_lease
 from glm5_service.staging.store.lock import TargetLock
 from glm5_service.staging.store.manifest import read_manifest
@@ -310,7 +311,7 @@ def test_unreadable_manifest_dooms_no_revision(
     old = (stage.target / "current").resolve()
     change(source, "{ }")
     stage(keep=2, refresh=True)
-    manifest, real = old / "manifest.json", Path.read_bytes
+    manifest, real = old / "manifest.json", files.read_bytes
     if fault == "newer":
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema_version": 2}))
     elif fault == "damaged":
@@ -321,7 +322,7 @@ def test_unreadable_manifest_dooms_no_revision(
             raise OSError(errno.EIO, "Input/output error")
         return real(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(files, "read_bytes", read_bytes)
     assert prune_in(Volume(stage.target)) == [
         f"{old} stays, its manifest.json cannot be read; remove the folder if nobody needs it"
     ]
@@ -330,14 +331,14 @@ def test_unreadable_manifest_dooms_no_revision(
 
 def unlistable(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int = errno.EIO) -> None:
     """The volume does not list this folder."""
-    real = os.scandir
+    real = files.names
 
-    def scandir(path: Any = ".") -> Any:
-        if not isinstance(path, int) and Path(path) == folder:
+    def names(path: Path) -> list[str]:
+        if path == folder:
             raise OSError(number, os.strerror(number), str(path))
         return real(path)
 
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(files, "names", names)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
@@ -445,7 +446,7 @@ def test_manifest_out_of_reach_is_not_fetched_again(
 ) -> None:
     """A volume that does not give a manifest now is a fault of the volume, not a reason to stage the model anew."""
     stage()
-    before, real = stage.revisions, Path.read_bytes
+    before, real = stage.revisions, files.read_bytes
 
     def read_bytes(path: Path) -> bytes:
         if path.name == "manifest.json":
@@ -453,7 +454,7 @@ def test_manifest_out_of_reach_is_not_fetched_again(
         return real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", read_bytes)
+        patch.setattr(files, "read_bytes", read_bytes)
         with pytest.raises(StagingError, match="cannot read") as caught:
             stage()
     assert caught.value.reason is Reason.VOLUME_FAULT
@@ -469,14 +470,14 @@ def test_leftover_that_cannot_be_removed_is_said(
     stuck = stage.target / ".staging/partial/.nfs0001"
     stuck.touch()
     change(source, "{ }")
-    real = Path.unlink
+    real = files.remove
 
-    def unlink(path: Path, missing_ok: bool = False) -> None:
+    def remove(path: Path) -> None:
         if path == stuck:
             raise OSError(errno.EBUSY, "Device or resource busy")
-        real(path, missing_ok)
+        real(path)
 
-    monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(files, "remove", remove)
     assert stage(refresh=True) is not None
     assert f"cannot remove {stuck}: Device or resource busy" in stage.log.getvalue()
     assert stage.state["phase"] == "done"
@@ -737,16 +738,15 @@ def test_verification_asks_for_no_name(stage: Runner, source: Path, tmp_path: Pa
 
 def test_two_stagers_may_try_the_volume_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pods every stager is process 1, so the files they try the volume with have names of their own."""
-    real, inside = Path.write_bytes, list[Path]()
+    real, inside = files.write_text, list[Path]()
 
-    def write_bytes(path: Path, data: bytes) -> int:
-        count = real(path, data)
+    def write_text(path: Path, text: str) -> None:
+        real(path, text)
         inside.append(path)
         if len(inside) == 1:
             Volume(tmp_path).prepare()
-        return count
 
-    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    monkeypatch.setattr(files, "write_text", write_text)
     Volume(tmp_path).prepare()
     assert len(set(inside)) == 2
 

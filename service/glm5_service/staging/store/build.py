@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from glm5_service.contracts.manifest import FileRecord
 from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.store import files
 from glm5_service.staging.store.lease import NO_HARD_LINKS
 from glm5_service.staging.store.manifest import record_of
 from glm5_service.staging.store.volume import (
@@ -41,8 +42,8 @@ class Build:
     def prepare(self) -> None:
         """Create the folders."""
         try:
-            self.folder.mkdir(exist_ok=True)
-            self._records.mkdir(exist_ok=True)
+            files.make_folder(self.folder)
+            files.make_folder(self._records)
         except OSError as error:
             raise volume_error(error, f"cannot create {self.folder}") from error
 
@@ -67,7 +68,7 @@ class Build:
     def link(self, origin: Path, name: str) -> bool:
         """Give a file of this volume a second name here; False where that is not possible."""
         try:
-            self.path(name).unlink(missing_ok=True)
+            files.remove(self.path(name))
             os.link(origin, self.path(name))
         except OSError as error:
             if error.errno in (*NO_HARD_LINKS, errno.EXDEV):
@@ -78,8 +79,8 @@ class Build:
     def drop(self, name: str) -> None:
         """Remove a file that turned out damaged."""
         try:
-            (self._records / f"{name}.json").unlink(missing_ok=True)
-            self.path(name).unlink(missing_ok=True)
+            files.remove(self._records / f"{name}.json")
+            files.remove(self.path(name))
         except OSError as error:
             raise volume_error(error, f"cannot remove {name}") from error
 
@@ -87,11 +88,13 @@ class Build:
         """Builds of other revisions are abandoned once their files were reused."""
         for other in entries(self.folder.parent):
             if other not in (self.folder, self._records):
-                shutil.rmtree(other, ignore_errors=True)
+                with suppress(OSError):
+                    files.remove_tree(other)
 
     def discard_records(self) -> None:
         """The manifest has them now."""
-        shutil.rmtree(self._records, ignore_errors=True)
+        with suppress(OSError):
+            files.remove_tree(self._records)
 
 
 def builds(volume: Volume) -> list[tuple[Path, list[FileRecord]]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import Reason, StagingError, Stopped
+from glm5_service.staging.store import files
 from glm5_service.staging.store.lease import Lease, Watch, read_lease, require_lease, this_owner, write_lease
 from glm5_service.staging.store.volume import Volume, entries, volume_error
 
@@ -25,7 +26,7 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
 
     Raises StagingError: NOT_FOUND without a published model, READ_ONLY where the lease cannot be written.
     """
-    volume, clock, owner, ended = Volume(target), clock or Clock(), this_owner(), threading.Event()
+    volume, clock, owner, ended = Volume.at(target), clock or Clock(), this_owner(), threading.Event()
 
     def beat() -> None:
         for count in range(1, 1 << 62):
@@ -43,14 +44,14 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
             raise StagingError(Reason.NOT_FOUND, "no published model", volume.current)
         path = volume.in_use / f"{revision.name}~{owner.nonce}.json"
         try:
-            volume.in_use.mkdir(exist_ok=True)
+            files.make_folder(volume.in_use)
             write_lease(path, Lease(owner=owner, beat=0, held=True))
         except OSError as error:
             raise volume_error(error, f"cannot write {path}") from error
         # a switch between reading the link and writing the lease could have pruned it: look again
         if volume.current_revision() == revision:
             break
-        path.unlink(missing_ok=True)
+        files.remove(path)
     thread = threading.Thread(target=beat, name="in-use", daemon=True)
     thread.start()
     try:
@@ -60,7 +61,7 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
         thread.join()
         # a volume that is gone by now is no failure of the reader; its lease dies by itself
         with suppress(OSError):
-            path.unlink(missing_ok=True)
+            files.remove(path)
 
 
 def held_revisions(volume: Volume, names: set[str], clock: Clock, stop: threading.Event) -> set[str]:
@@ -80,7 +81,7 @@ def held_revisions(volume: Volume, names: set[str], clock: Clock, stop: threadin
                 continue
             if watch.is_dead(path, lease):
                 with suppress(OSError):
-                    path.unlink(missing_ok=True)
+                    files.remove(path)
             elif lease == first:
                 continue
             elif lease is not None:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from glm5_service.foreign import LARGEST
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import StagingError
+from glm5_service.staging.store import files
 from glm5_service.staging.store.volume import read_if_there
 
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -96,10 +97,10 @@ def write_lease(path: Path, lease: Lease) -> None:
     """Replace the lease in one step; only its owner does this."""
     temporary = path.with_name(f".{path.name}.{lease.owner.nonce}")
     try:
-        temporary.write_text(lease.model_dump_json(), encoding="utf-8")
+        files.write_text(temporary, lease.model_dump_json())
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        files.remove(temporary)
         raise
 
 
@@ -109,14 +110,17 @@ def free_lease(path: Path, free: Lease) -> None:
         write_lease(path, free)
     except OSError:
         # what cannot be written at all is found dead by others, once this process is gone or its lease is over
-        with contextlib.suppress(OSError), path.open("r+", encoding="utf-8") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(files.open_file(path, os.O_RDWR), "r+", encoding="utf-8") as file,
+        ):
             file.write(free.model_dump_json())
 
 
 def create_lease(path: Path, lease: Lease) -> bool:
     """Create the lease file; False if somebody else already did. link() is atomic where O_EXCL is not."""
     temporary = path.with_name(f".{path.name}.{lease.owner.nonce}")
-    temporary.write_text(lease.model_dump_json(), encoding="utf-8")
+    files.write_text(temporary, lease.model_dump_json())
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -127,14 +131,14 @@ def create_lease(path: Path, lease: Lease) -> bool:
             raise
         return _create_exclusively(path, lease)
     finally:
-        temporary.unlink(missing_ok=True)
+        files.remove(temporary)
     return True
 
 
 def _create_exclusively(path: Path, lease: Lease) -> bool:
     """The next best on a filesystem without hard links; a reader may see the file before its content."""
     try:
-        with open(path, "x", encoding="utf-8") as file:
+        with open(files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
             file.write(lease.model_dump_json())
     except FileExistsError:
         return False

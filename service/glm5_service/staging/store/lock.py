@@ -15,6 +15,7 @@ from pathlib import Path
 
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import Reason, StagingError, Stopped
+from glm5_service.staging.store import files
 from glm5_service.staging.store.lease import (
     Lease,
     Owner,
@@ -96,12 +97,12 @@ class TargetLock:
                 return False
             if self._highest() != number:
                 # its file was gone already because others had come after it, or this process slept
-                self._path(number).unlink(missing_ok=True)
+                files.remove(self._path(number))
                 return False
             self._number, self._last_beat = number, self._clock.monotonic()
             for old in self._numbers():
                 if old < number:
-                    self._path(old).unlink(missing_ok=True)
+                    files.remove(self._path(old))
         except OSError as error:
             raise volume_error(error, f"cannot lock {self._folder}") from error
         self._thread.start()

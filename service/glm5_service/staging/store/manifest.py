@@ -38,7 +38,8 @@ def is_version(record: FileRecord, file: RemoteFile) -> bool:
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a published model; None if there is none that can be read and is valid."""
     try:
-        return require_manifest(folder)
+        # `current` is a link by design
+        return require_manifest(folder.resolve())
     except StagingError:
         return None
 
@@ -52,11 +53,16 @@ def require_manifest(folder: Path) -> Manifest | None:
         return None
 
 
+def models_in(volume: Volume) -> list[Path]:
+    """The folders of `revisions`, whole or not. A link there is not ours. Raises StagingError if it cannot be listed."""
+    return [folder for folder in entries(volume.revisions) if not folder.is_symlink()]
+
+
 def published(volume: Volume) -> list[tuple[Path, Manifest]]:
     """Published revisions with valid manifests, the current one first. Raises StagingError where one cannot be read,
     rather than take for gone what is here."""
     current = volume.current_revision()
-    folders = sorted(entries(volume.revisions), key=lambda folder: folder.resolve() != current)
+    folders = sorted(models_in(volume), key=lambda folder: folder.resolve() != current)
     pairs = [(folder.resolve(), require_manifest(folder)) for folder in folders]
     return [(folder, manifest) for folder, manifest in pairs if manifest is not None]
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from glm5_service.contracts.manifest import MANIFEST_NAME, Manifest
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import StagingError
+from glm5_service.staging.store import files
 from glm5_service.staging.store.inuse import held_revisions
 from glm5_service.staging.store.lock import TargetLock
-from glm5_service.staging.store.manifest import has_manifest, read_manifest
+from glm5_service.staging.store.manifest import has_manifest, models_in, read_manifest
 from glm5_service.staging.store.volume import Volume, entries
 
 
@@ -47,7 +48,7 @@ def prune(
         try:
             # out of sight first, so that no reader meets half of it
             folder.rename(trash)
-            shutil.rmtree(trash)
+            files.remove_tree(trash)
         except OSError as error:
             say(_not_removed(folder, error))
         else:
@@ -57,33 +58,34 @@ def prune(
 def sweep(volume: Volume, lock: TargetLock, say: Callable[[str], None]) -> None:
     """Remove what earlier runs left: partial files of other models, links and folders that were never renamed."""
     try:
-        files = [
+        strays = [
             *entries(volume.partials),
             *entries(volume.staging, "probe.*"),
             *entries(volume.target, ".current.*"),
-            *(path for model in entries(volume.revisions) for path in entries(model, f".{MANIFEST_NAME}.*")),
+            *(path for model in models_in(volume) for path in entries(model, f".{MANIFEST_NAME}.*")),
         ]
-        folders = entries(volume.staging, "trash.*")
+        trash = entries(volume.staging, "trash.*")
     except StagingError as error:
         say(f"nothing is swept: {error.what}: {error.value}")
         return
-    for path in files:
+    for path in strays:
         # a successor's partial files are here as well
         lock.check()
         try:
-            path.unlink(missing_ok=True)
+            files.remove(path)
         except OSError as error:
             say(_not_removed(path, error))
-    for folder in folders:
+    for folder in trash:
         lock.check()
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            files.remove_tree(folder)
 
 
 def _doomed(volume: Volume, keep: int, current: Path, say: Callable[[str], None]) -> list[Path]:
     """Folders that are not to be kept."""
     models: list[tuple[Path, Manifest]] = []
     rest: list[Path] = []
-    for folder in entries(volume.revisions):
+    for folder in models_in(volume):
         manifest = read_manifest(folder)
         if manifest is not None:
             models.append((folder, manifest))

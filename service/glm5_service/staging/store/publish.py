@@ -16,6 +16,7 @@ from glm5_service.model.inspection import inspect_model
 from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing
+from glm5_service.staging.store import files
 from glm5_service.staging.store.amend import names_of
 from glm5_service.staging.store.build import Build
 from glm5_service.staging.store.lock import TargetLock
@@ -56,7 +57,7 @@ def switch(volume: Volume, revision: Path, lock: TargetLock) -> None:
     lock.check()
     link = volume.target / f".current.{lock.owner.nonce}"
     try:
-        link.unlink(missing_ok=True)
+        files.remove(link)
         link.symlink_to(os.path.relpath(revision, volume.target))
         link.replace(volume.current)
         sync_folder(volume.target)
@@ -75,9 +76,9 @@ def _verified(build: Build, name: str) -> FileRecord:
 
 def _drop_strangers(folder: Path, names: list[str]) -> None:
     """A revision holds what its listing names and nothing else."""
-    for path in folder.iterdir():
-        if path.name not in names:
-            path.unlink()
+    for name in files.names(folder):
+        if name not in names:
+            files.remove_tree(folder / name)
 
 
 def _free_name(volume: Volume, revision: str) -> Path:

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.store import files
 
 _REASONS = {
     errno.ENOSPC: Reason.OUT_OF_SPACE,
@@ -23,6 +24,7 @@ _REASONS = {
     errno.EROFS: Reason.READ_ONLY,
     errno.EACCES: Reason.READ_ONLY,
     errno.EPERM: Reason.READ_ONLY,
+    errno.ELOOP: Reason.SYMBOLIC_LINK,
 }
 
 Inode = tuple[int, int]
@@ -34,6 +36,11 @@ class Volume:
     """Paths below one target."""
 
     target: Path
+
+    @classmethod
+    def at(cls, target: Path) -> Volume:
+        """The volume at `target`; where it is mounted is its operator's choice, so links up to there are followed."""
+        return cls(Path(os.path.realpath(target)))
 
     @property
     def current(self) -> Path:
@@ -75,15 +82,30 @@ class Volume:
             return None
         return resolved if resolved.is_dir() else None
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """All working folders, each behind the one that it is in."""
+        return self.revisions, self.in_use, self.staging, self.locks, self.partials, self.builds
+
+    def check(self) -> None:
+        """Raise StagingError if a working folder is a symbolic link: what is written and removed there lies elsewhere."""
+        for folder in self.folders:
+            try:
+                if folder.is_symlink():
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            except OSError as error:
+                raise volume_error(error, f"cannot use {folder}") from error
+
     def prepare(self) -> None:
         """Make the working folders and prove that this user may write; raises StagingError."""
         try:
-            for folder in (self.revisions, self.in_use, self.locks, self.partials, self.builds):
-                folder.mkdir(parents=True, exist_ok=True)
+            self.target.mkdir(parents=True, exist_ok=True)
+            for folder in self.folders:
+                files.make_folder(folder)
             # no pid: in pods every stager is process 1
             probe = self.staging / f"probe.{uuid.uuid4().hex}"
-            probe.write_bytes(b"probe")
-            probe.unlink()
+            files.write_text(probe, "probe")
+            files.remove(probe)
         except OSError as error:
             raise volume_error(error, f"cannot write to {self.target}") from error
 
@@ -91,6 +113,8 @@ class Volume:
 def volume_error(error: OSError, what: str) -> StagingError:
     """The operating system's refusal as a reason a person can act on."""
     reason = _REASONS.get(error.errno or 0, Reason.VOLUME_FAULT)
+    if reason is Reason.SYMBOLIC_LINK:
+        return StagingError(reason, what, "it is a symbolic link", expected="a file or folder of the volume")
     return StagingError(reason, what, error.strerror or str(error))
 
 
@@ -98,7 +122,7 @@ def read_if_there(path: Path) -> bytes | None:
     """The bytes of a small file, None if there is no such file. Raises StagingError if it cannot be read: that is no
     reason to take for gone what it is about."""
     try:
-        return path.read_bytes()
+        return files.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -109,8 +133,7 @@ def entries(folder: Path, pattern: str = "*") -> list[Path]:
     """What is in `folder` under a name that matches, sorted; nothing if there is no such folder. Raises StagingError if
     it cannot be listed: that is no empty folder, and pathlib's glob takes it for one."""
     try:
-        with os.scandir(folder) as found:
-            return sorted(folder / entry.name for entry in found if fnmatchcase(entry.name, pattern))
+        return sorted(folder / name for name in files.names(folder) if fnmatchcase(name, pattern))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -120,7 +143,7 @@ def entries(folder: Path, pattern: str = "*") -> list[Path]:
 def inode_of(path: Path) -> Inode | None:
     """The inode at `path`, None if there is none. Raises StagingError if the volume does not tell."""
     try:
-        stat = path.stat()
+        stat = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -139,7 +162,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, flags)
+    fd = files.open_file(path, flags)
     try:
         os.fsync(fd)
     except OSError as error:
@@ -153,9 +176,6 @@ def _sync(path: Path, flags: int) -> None:
 def write_durably(path: Path, text: str, *, nonce: str) -> None:
     """Replace `path` by `text` in one step, durable when this returns."""
     temporary = path.with_name(f".{path.name}.{nonce}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    files.write_text(temporary, text, sync=True)
     temporary.replace(path)
     sync_folder(path.parent)

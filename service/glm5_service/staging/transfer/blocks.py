@@ -12,6 +12,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from glm5_service.staging.store.files import open_file
+
 BLOCK = 4096
 
 
@@ -61,9 +63,9 @@ class BlockFile:
     """A file open for writing at any offset."""
 
     def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self.fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            self._direct: int | None = os.open(path, os.O_RDWR | os.O_DIRECT)
+            self._direct: int | None = open_file(path, os.O_RDWR | os.O_DIRECT)
         except OSError:
             self._direct = None
 

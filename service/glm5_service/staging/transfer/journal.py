@@ -22,6 +22,7 @@ from pathlib import Path
 
 from glm5_service.foreign import parse_json, whole
 from glm5_service.staging.records import RemoteFile, opaque
+from glm5_service.staging.store.files import open_file
 from glm5_service.staging.store.volume import read_if_there, sync_folder
 
 _WRITTEN = re.compile(r"w ([0-9]{1,19}) ([0-9]{1,19})")
@@ -123,7 +124,7 @@ class Journal:
     def __init__(self, path: Path, file: RemoteFile, coverage: Coverage, boot: str) -> None:
         """Start the journal anew with what `coverage` has, which must be on disk (replaces a longer one in one step)."""
         fresh = path.with_name(f"{path.name}.new")
-        self._fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        self._fd = open_file(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         self._lines = 0
         try:
             self._append(json.dumps({**transfer_identity(file), "boot": boot}))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from glm5_service.staging.records import RemoteFile
+from glm5_service.staging.store import files
 from glm5_service.staging.store.lease import boot_id
 from glm5_service.staging.store.volume import entries, volume_error
 from glm5_service.staging.transfer.blocks import BlockFile, Window
@@ -21,8 +22,9 @@ def leftovers(folder: Path, name: str) -> list[tuple[Path, Path]]:
     """Partial files of `name` and their journals, from any process."""
     pairs = []
     for data in entries(folder, "*.partial"):
-        if data.name.rsplit(".", 2)[0] == name:
-            pairs.append((data, data.with_suffix(".journal")))
+        journal = data.with_suffix(".journal")
+        if data.name.rsplit(".", 2)[0] == name and not (data.is_symlink() or journal.is_symlink()):
+            pairs.append((data, journal))
     return pairs
 
 
@@ -38,12 +40,14 @@ def best_leftover(folder: Path, file: RemoteFile) -> tuple[Path, Entry] | None:
     return best
 
 
-def drop_foreign(folder: Path, files: Iterable[RemoteFile], say: Callable[[str], None]) -> None:
-    """Remove partial files that none of `files` can continue, before room is counted; `say` which and why."""
-    wanted = {file.name: file for file in files}
+def drop_foreign(folder: Path, listed: Iterable[RemoteFile], say: Callable[[str], None]) -> None:
+    """Remove partial files that none of `listed` can continue, before room is counted; `say` which and why."""
+    wanted = {file.name: file for file in listed}
     for data in entries(folder, "*.partial"):
         file, journal = wanted.get(data.name.rsplit(".", 2)[0]), data.with_suffix(".journal")
-        if file is None:
+        if data.is_symlink() or journal.is_symlink():
+            why = "it is a symbolic link"
+        elif file is None:
             why = "no file of this model"
         elif (entry := read_journal(journal, boot_id())) is None:
             why = "its journal is missing or damaged"
@@ -53,8 +57,8 @@ def drop_foreign(folder: Path, files: Iterable[RemoteFile], say: Callable[[str],
             continue
         say(f"{data.name} is dropped: {why}")
         try:
-            journal.unlink(missing_ok=True)
-            data.unlink(missing_ok=True)
+            files.remove(journal)
+            files.remove(data)
         except OSError as error:
             raise volume_error(error, f"cannot remove {data.name}") from error
 
@@ -87,8 +91,8 @@ class Partial:
                 journal.rename(self._journal_path)
                 data.rename(self.path)
             else:
-                journal.unlink(missing_ok=True)
-                data.unlink(missing_ok=True)
+                files.remove(journal)
+                files.remove(data)
         return found[1].coverage if found is not None else Coverage()
 
     @property
@@ -155,7 +159,7 @@ class Partial:
         try:
             os.fsync(self._data.fd)
             self.path.rename(final)
-            self._journal_path.unlink(missing_ok=True)
+            files.remove(self._journal_path)
             return os.fstat(self._data.fd)
         except OSError as error:
             raise volume_error(error, f"cannot rename {self.path.name}") from error
