@@ -81,7 +81,7 @@ class HttpSettings(Section):
     ca_file: Path | None = None
     """Certificate authorities to trust instead of the system's."""
     proxy: WebAddress | None = None
-    """Proxy for every HTTP source, as http://host:port."""
+    """Proxy for every request to a source, as http://host:port. Unset, HTTP_PROXY, HTTPS_PROXY and NO_PROXY hold."""
 
 
 class S3Settings(Section):

@@ -12,8 +12,9 @@ from glm5_service.staging.content import architecture_in, peek
 from glm5_service.staging.reasons import REMEDIES, Reason, StagingError, Stopped, Transient
 from glm5_service.staging.sources.http.answers import public_url, retry_after
 from glm5_service.staging.sources.http.client import origin
+from glm5_service.staging.sources.http.pace import Pace
 from glm5_service.staging.sources.secrets import bearer, registry_login
-from glm5_service.staging.transfer.patience import Pace, Patience, RateLimit
+from glm5_service.staging.transfer.patience import Patience, RateLimit
 from tests.unit.staging.test_lock import FakeClock
 
 SETTINGS = StagingSettings(retries=3, backoff_seconds=2, backoff_max_seconds=5, retry_after_max_seconds=100)

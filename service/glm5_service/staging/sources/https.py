@@ -16,7 +16,7 @@ from glm5_service.staging.records import SPLIT_NAME, Digest, RemoteFile
 from glm5_service.staging.sources.base import SMALL_FILE_BYTES, HttpSource
 from glm5_service.staging.sources.checksums import SUMS_NAME, parse_sums
 from glm5_service.staging.sources.http.answers import content_range, public_url
-from glm5_service.staging.sources.http.client import Target, origin, read_all
+from glm5_service.staging.sources.http.client import Target, origin
 from glm5_service.staging.sources.secrets import bearer
 
 UNKNOWN_SIZE = 0
@@ -97,5 +97,5 @@ class HttpsSource(HttpSource):
             if error.reason in (Reason.NOT_FOUND, Reason.UNAUTHORIZED) and self._implied():
                 return {}
             raise
-        data = read_all(response, f"{SUMS_NAME} of {self.label}", SMALL_FILE_BYTES)
+        data = self.http.read_all(response, f"{SUMS_NAME} of {self.label}", SMALL_FILE_BYTES)
         return parse_sums(data, self.label)

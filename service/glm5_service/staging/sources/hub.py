@@ -16,7 +16,7 @@ from glm5_service.settings.staging import StagingSettings
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import SPLIT_NAME, RemoteFile, stated
 from glm5_service.staging.sources.base import HttpSource
-from glm5_service.staging.sources.http.client import Target, read_all
+from glm5_service.staging.sources.http.client import Target
 from glm5_service.staging.sources.secrets import bearer
 
 
@@ -54,7 +54,7 @@ class HubSource(HttpSource):
         revision = address.revision if "%" in address.revision else quote(address.revision, safe="")
         url = f"{self._endpoint}/api/models/{quote(address.repo)}/revision/{revision}?blobs=true"
         response = self.http.send_authorised("GET", lambda _: self._target(url))
-        data = read_all(response, f"the list of {self.label}")
+        data = self.http.read_all(response, f"the list of {self.label}")
         try:
             answer = parse_json(data)
             self._commit = str(stated("git-sha1", answer["sha"]).hex)

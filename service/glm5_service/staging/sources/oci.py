@@ -20,7 +20,7 @@ from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import RemoteFile, stated
 from glm5_service.staging.sources.base import HttpSource
 from glm5_service.staging.sources.http.answers import public_url
-from glm5_service.staging.sources.http.client import Target, origin, read_all
+from glm5_service.staging.sources.http.client import Target, origin
 from glm5_service.staging.sources.secrets import registry_login
 
 MANIFEST_TYPES = (
@@ -100,7 +100,7 @@ class OciSource(HttpSource):
             return Target(url, self._authorization)
 
         response = self.http.send_authorised("GET", target, {"Accept": MANIFEST_TYPES})
-        data = read_all(response, f"the manifest of {self.label}")
+        data = self.http.read_all(response, f"the manifest of {self.label}")
         if self._digest and self._digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
             raise StagingError(Reason.CORRUPT, "digest of the manifest", self.label, expected=self._digest)
         try:
@@ -133,7 +133,7 @@ class OciSource(HttpSource):
         scope = fields.get("scope", f"repository:{self._repo}:pull")
         query = {"scope": scope, **({"service": fields["service"]} if "service" in fields else {})}
         response = self.http.send("GET", Target(f"{realm}?{urlencode(query)}", basic))
-        answer = read_all(response, f"the token from {public_url(realm)}")
+        answer = self.http.read_all(response, f"the token from {public_url(realm)}")
         try:
             token = parse_json(answer)
             return str(token.get("token") or token["access_token"])

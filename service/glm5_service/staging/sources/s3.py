@@ -6,7 +6,9 @@ Digest of an object: its SHA-256 checksum if it has one, else what its ETag is t
 from __future__ import annotations
 
 import base64
+import queue
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -37,6 +39,8 @@ from glm5_service.staging.sources.http.answers import CREDENTIALS_REFUSED, retry
 from glm5_service.staging.sources.http.client import Target
 
 URL_LIFETIME_SECONDS = 3600
+# a question may be several requests: pages of a list, and where the keys come from
+WAITS_EACH = 4
 # codes of a 400; the answer to HEAD has no body, so there the code is the bare status
 CREDENTIALS_OVER = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"})
 # what stands for the way to S3, or to where the keys come from, and may be gone in a moment
@@ -153,6 +157,7 @@ class S3Source(HttpSource):
             connect_timeout=settings.connect_seconds,
             read_timeout=settings.stall_seconds,
             retries={"total_max_attempts": 1},
+            # without the setting botocore reads the environment, as proxies.py does
             proxies={"http": http.proxy, "https": http.proxy} if http.proxy else None,
             **options,  # type: ignore[arg-type]
         )
@@ -178,7 +183,7 @@ class S3Source(HttpSource):
     def _ask_once(self, question: Callable[[], Any]) -> Any:
         where = f"s3://{self._bucket}"
         try:
-            return question()
+            return _within(WAITS_EACH * self.settings.stall_seconds, question, where)
         except NoCredentialsError as error:
             raise StagingError(Reason.UNAUTHORIZED, "no S3 credentials for", where) from error
         except ClientError as error:
@@ -195,6 +200,26 @@ class S3Source(HttpSource):
             raise Transient(Reason.UNREACHABLE, f"{type(error).__name__} from {where}") from error
         except (BotoCoreError, ResponseParserError, ValueError) as error:
             raise StagingError(Reason.REFUSED, f"S3 client of {where}", type(error).__name__) from error
+
+
+def _within(seconds: float, question: Callable[[], Any], where: str) -> Any:
+    """The answer, or Transient(STALLED): botocore's own time-out begins anew with each byte that drips in."""
+    answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put((question(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=ask, name="s3", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise Transient(Reason.STALLED, f"no answer for {seconds:.0f} s: {where}") from None
+    if error is not None:
+        raise error
+    return answer
 
 
 def _checksum(head: dict[str, Any]) -> Digest | None:

@@ -13,12 +13,13 @@ from glm5_service.staging.clock import Clock
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.reasons import Reason, Transient
 from glm5_service.staging.sources.base import Source, Stream
+from glm5_service.staging.sources.http.pace import Pace
 from glm5_service.staging.store.lock import TargetLock
 from glm5_service.staging.transfer.blocks import Window
 from glm5_service.staging.transfer.halt import Halt
 from glm5_service.staging.transfer.hashing import Hashing
 from glm5_service.staging.transfer.landing import WINDOW_BYTES, Landing, Windows
-from glm5_service.staging.transfer.patience import Pace, Patience, RateLimit
+from glm5_service.staging.transfer.patience import Patience, RateLimit
 from glm5_service.staging.transfer.schedule import Claim, Transfers
 
 # a slow connection's bytes are written and journalled at least so often

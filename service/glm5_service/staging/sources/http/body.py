@@ -16,6 +16,7 @@ from urllib3.response import BaseHTTPResponse
 
 from glm5_service.staging.reasons import Reason, Transient
 from glm5_service.staging.sources.http.answers import network_fault
+from glm5_service.staging.sources.http.deadline import Deadline
 
 # a few large reads; far below what a socket's buffer holds, so the sender need not pause
 GOOD_DEAL_BYTES = 256 << 10
@@ -28,7 +29,7 @@ def body_of(response: BaseHTTPResponse, *, whole: bool, stall_seconds: float) ->
     # TLS within the TLS of a proxy has no socket of its own to read from
     source = getattr(getattr(body.fp, "raw", None), "_sock", None)
     if body.length is None or not isinstance(source, socket.socket):
-        return UnsizedStream(response, whole)
+        return UnsizedStream(response, whole, stall_seconds)
     return SizedStream(response, whole, body, source, stall_seconds)
 
 
@@ -134,21 +135,28 @@ class SizedStream(HttpStream):
 class UnsizedStream(HttpStream):
     """A body in chunks, until the connection ends, or through TLS in TLS: urllib3 reads it, and blocks."""
 
-    def __init__(self, response: BaseHTTPResponse, whole: bool) -> None:
+    def __init__(self, response: BaseHTTPResponse, whole: bool, stall_seconds: float) -> None:
         super().__init__(response, whole)
         self._ahead = bytearray()
+        # the line before a chunk may drip without end, and bytes are in sight only behind it
+        self._deadline = Deadline(response.shutdown, stall_seconds)
 
     def wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         try:
             while len(self._ahead) < GOOD_DEAL_BYTES and time.monotonic() < until:
-                data = self._response.read1(GOOD_DEAL_BYTES, decode_content=False)
+                with self._deadline.armed():
+                    data = self._response.read1(GOOD_DEAL_BYTES, decode_content=False)
                 if not data:
                     break
                 self._ahead += data
         except (HTTPError, OSError) as error:
             if not self._ahead:
                 raise _fault(error) from error
+
+    def close(self, *, finished: bool) -> None:
+        self._deadline.end()
+        super().close(finished=finished)
 
     def read_into(self, room: memoryview) -> int:
         count = min(len(room), len(self._ahead))

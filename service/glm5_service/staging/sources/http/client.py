@@ -5,7 +5,10 @@ What an answer means is answers.py's; its body is read by body.py. It never retr
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urljoin, urlsplit
 
@@ -14,8 +17,10 @@ from urllib3.exceptions import HTTPError, LocationValueError
 from urllib3.response import BaseHTTPResponse
 
 from glm5_service import __version__
+from glm5_service.foreign import whole
 from glm5_service.settings.staging import StagingSettings
-from glm5_service.staging.reasons import Reason, StagingError
+from glm5_service.staging.clock import Clock
+from glm5_service.staging.reasons import Reason, StagingError, Transient
 from glm5_service.staging.records import RemoteFile
 from glm5_service.staging.sources.http.answers import (
     CREDENTIALS_REFUSED,
@@ -25,10 +30,16 @@ from glm5_service.staging.sources.http.answers import (
     status_fault,
 )
 from glm5_service.staging.sources.http.body import HttpStream, body_of
+from glm5_service.staging.sources.http.deadline import pools
+from glm5_service.staging.sources.http.pace import Pace
+from glm5_service.staging.sources.http.proxies import manager, proxy_for
 
 MAX_REDIRECTS = 6
 # the Hub's list of a repository with ten thousand files has a few MB
 ANSWER_BYTES = 64 << 20
+READ_BYTES, READ_SECONDS = 64 << 10, 1.0
+# a refusal's body is read so far, and so long, to keep its connection
+DISCARD_BYTES, DISCARD_SECONDS = 64 << 10, 1.0
 
 
 @dataclass(frozen=True)
@@ -71,15 +82,8 @@ class Http:
         """`credentials_refused`: the statuses by which this kind of server refuses credentials."""
         self._credentials_refused = credentials_refused
         self._timeout = urllib3.Timeout(connect=settings.connect_seconds, read=settings.stall_seconds)
-        self._stall_seconds = settings.stall_seconds
-        ca_file = settings.http.ca_file
-        options: dict[str, object] = {"maxsize": settings.connections, "num_pools": 8}
-        if ca_file:
-            options["ca_certs"] = str(ca_file)
-        proxy = settings.http.proxy
-        self._pool: urllib3.PoolManager = (
-            urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)  # type: ignore[arg-type]
-        )
+        self._settings, self._pools = settings, dict[str | None, urllib3.PoolManager]()
+        self._guard = threading.Lock()
 
     def send(
         self,
@@ -133,11 +137,50 @@ class Http:
         except Exception:
             response.close()
             raise
-        return body_of(response, whole=response.status == 200, stall_seconds=self._stall_seconds)
+        return body_of(response, whole=response.status == 200, stall_seconds=self._settings.stall_seconds)
+
+    def read_all(self, response: BaseHTTPResponse, where: str, limit: int = ANSWER_BYTES) -> bytes:
+        """The whole body of a short answer, such as a list of files. Raises Transient if it breaks off or drips,
+        StagingError if it is longer than `limit` bytes."""
+        data, pace = bytearray(), Pace(self._settings, Clock())
+        stream = body_of(response, whole=True, stall_seconds=self._settings.stall_seconds)
+        room = memoryview(bytearray(READ_BYTES))
+        try:
+            while len(data) <= limit:
+                stream.wait(READ_SECONDS)
+                count = stream.read_into(room)
+                if count == 0:
+                    break
+                data += room[: count or 0]
+                if not stream.ended:
+                    pace.check(count or 0, 0)
+        finally:
+            stream.close(finished=stream.ended)
+        if len(data) > limit:
+            raise StagingError(
+                Reason.REFUSED, f"size of {where}", f"more than {limit} bytes", expected=f"at most {limit}"
+            )
+        said = whole(response.headers.get("Content-Length"))
+        if said is not None and len(data) < said:
+            raise Transient(Reason.UNREACHABLE, f"{where} ended after {len(data)} of {said} bytes")
+        return bytes(data)
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        """The connections for `url`: those of the proxy it goes through."""
+        settings = self._settings
+        proxy = proxy_for(url, settings.http.proxy)
+        with self._guard:
+            if proxy not in self._pools:
+                options: dict[str, object] = {"maxsize": settings.connections, "num_pools": 8}
+                if settings.http.ca_file:
+                    options["ca_certs"] = str(settings.http.ca_file)
+                pool = self._pools[proxy] = manager(proxy, **options)
+                pool.pool_classes_by_scheme = pools(settings.stall_seconds)
+            return self._pools[proxy]
 
     def _send_once(self, method: str, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         try:
-            return self._pool.urlopen(
+            return self._pool(url).urlopen(
                 method,
                 url,
                 headers=headers,
@@ -168,29 +211,17 @@ def _following(url: str, location: str) -> str:
     return following
 
 
-def read_all(response: BaseHTTPResponse, where: str, limit: int = ANSWER_BYTES) -> bytes:
-    """The whole body of a short answer, such as a list of files. Raises Transient if it breaks off, StagingError if it is
-    longer than `limit` bytes."""
-    try:
-        data = response.read(limit + 1)
-    except (HTTPError, OSError) as error:
-        raise network_fault(error, f"while reading {where}") from error
-    if len(data) > limit:
-        response.close()
-        raise StagingError(
-            Reason.REFUSED, f"size of {where}", f"more than {limit} bytes", expected=f"at most {limit}"
-        )
-    return data
-
-
 def _discard(response: BaseHTTPResponse) -> None:
-    """Make the connection fit for the next request; a long error page is not worth reading."""
-    try:
-        length = int(response.headers.get("Content-Length", "-1"))
-    except ValueError:
-        length = -1
-    if 0 <= length <= 65536:
-        response.drain_conn()
-        response.release_conn()
-    else:
-        response.close()
+    """Make the connection fit for the next request; a long error page, or one that drips, is not worth reading."""
+    length = whole(response.headers.get("Content-Length"))
+    stream = body_of(response, whole=True, stall_seconds=DISCARD_SECONDS)
+    room, until = memoryview(bytearray(DISCARD_BYTES)), time.monotonic() + DISCARD_SECONDS
+    left = length if length is not None and length <= DISCARD_BYTES else None
+    with suppress(Transient):
+        while left and time.monotonic() < until:
+            stream.wait(DISCARD_SECONDS / 4)
+            count = stream.read_into(room)
+            if count == 0:
+                break
+            left -= count or 0
+    stream.close(finished=left == 0)
