@@ -24,3 +24,14 @@ def cache_dir() -> Path:
     if value:
         return Path(value)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glm5"
+
+
+def http_protocol() -> str | None:
+    """`GLM5_HTTP_PROTOCOL`: `module:class` that speaks HTTP in the API server; unset means uvicorn's own choice."""
+    return os.environ.get("GLM5_HTTP_PROTOCOL")
+
+
+def grammar_seconds() -> float | None:
+    """`GLM5_GRAMMAR_SECONDS`: how long compiling one grammar may take; unset means as long as it takes."""
+    value = os.environ.get("GLM5_GRAMMAR_SECONDS")
+    return None if value is None else float(value)

@@ -36,10 +36,12 @@ def main() -> None:
     from vllm.entrypoints.cli.main import main as vllm_main
     from vllm.plugins import load_general_plugins
 
+    from glm5_vllm.patches.apply import apply_to_api_server
     from glm5_vllm.register import register
 
     load_general_plugins()
     register()
+    apply_to_api_server()
     sys.argv = ["vllm", "serve", *sys.argv[1:]]
     vllm_main()
 

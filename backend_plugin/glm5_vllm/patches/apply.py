@@ -33,3 +33,10 @@ def apply_all() -> None:
     gguf_float_experts.apply()
     gguf_layer_rank.apply()
     gguf_replicated_linear.apply()
+
+
+def apply_to_api_server() -> None:
+    """Apply those that only the API server's process needs, whose imports no worker should pay for."""
+    from glm5_vllm.patches import api_http_protocol
+
+    api_http_protocol.apply()

@@ -29,12 +29,25 @@ class EngineEnvironment(Record):
     """Folder that the containers of the pod share; the plugin attests there."""
     cache_dir: Path = Field(alias="GLM5_CACHE_DIR")
     """Folder for the config and tokenizer that are built from a GGUF."""
+    http_protocol: str | None = Field(default=None, alias="GLM5_HTTP_PROTOCOL")
+    """`module:class` that speaks HTTP in the API server; left out, it is uvicorn's own choice."""
+    grammar_seconds: float | None = Field(default=None, alias="GLM5_GRAMMAR_SECONDS", gt=0)
+    """How long compiling one grammar may take; left out, as long as it takes."""
 
     @classmethod
-    def of(cls, run_dir: Path, cache_dir: Path) -> EngineEnvironment:
-        """The environment of these folders."""
-        return cls.model_validate({"run_dir": run_dir, "cache_dir": cache_dir})
+    def of(
+        cls,
+        run_dir: Path,
+        cache_dir: Path,
+        http_protocol: str | None = None,
+        grammar_seconds: float | None = None,
+    ) -> EngineEnvironment:
+        """The environment of these folders and limits."""
+        values: dict[str, object] = {"run_dir": run_dir, "cache_dir": cache_dir}
+        return cls.model_validate(
+            values | {"http_protocol": http_protocol, "grammar_seconds": grammar_seconds}
+        )
 
     def variables(self) -> dict[str, str]:
         """Name -> value."""
-        return {name: str(value) for name, value in self.model_dump().items()}
+        return {name: str(value) for name, value in self.model_dump(exclude_none=True).items()}

@@ -21,6 +21,8 @@ class GateCounts:
     """By reason."""
     uploading: int
     draining: bool
+    held_bytes: int = 0
+    """Bytes of request bodies that are held now."""
 
     @property
     def held(self) -> int:

@@ -9,13 +9,14 @@ from functools import reduce
 
 from pydantic import SecretStr
 
-from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, GatePolicy
+from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, BodyLimits, ConnectionLimits, GatePolicy
 from glm5_service.contracts.arguments import SERVE_MODULE
 from glm5_service.contracts.environment import EngineEnvironment
 from glm5_service.engine import arguments
 from glm5_service.host.vllm_build import Profile
 from glm5_service.model.inspection import ModelFacts
 from glm5_service.settings import Settings
+from glm5_service.settings.api import ApiSettings
 from glm5_service.settings.schema import leaves
 
 # nothing in a serving pod may ask the network for a model, a tokenizer or permission to run
@@ -37,6 +38,8 @@ class EngineCommand:
 
 
 GATE = "glm5_service.api.gate.Gate"
+# the plugin hands it to vLLM's HTTP server, which has no flag for it
+PROTOCOL = "glm5_service.api.connections:ApiProtocol"
 
 
 def engine_command(
@@ -77,15 +80,19 @@ def engine_command(
     environment = {
         **_QUIET,
         **caches,
-        **EngineEnvironment.of(settings.run_dir, settings.cache_dir).variables(),
+        **EngineEnvironment.of(
+            settings.run_dir,
+            settings.cache_dir,
+            PROTOCOL if settings.api.gate else None,
+            settings.api.grammar_seconds,
+        ).variables(),
         "PYTHONUNBUFFERED": "1",
     }
     if profile == "cpu":
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(engine.cpu_kv_cache_gib)
     secrets = {"VLLM_API_KEY": engine.api_key.get_secret_value()} if engine.api_key else {}
     if settings.api.gate:
-        routes = PUBLIC_ROUTES + tuple(settings.api.extra_routes)
-        policy = GatePolicy(token, routes, settings.api.max_body_bytes, settings.api.upload_seconds)
+        policy = _policy(settings.api, token)
         secrets[VARIABLE] = policy.to_json()
     return EngineCommand((*argv, *engine.extra_args), environment, secrets)
 
@@ -98,3 +105,15 @@ def _flags(settings: Settings) -> dict[str, object | None]:
         if leaf.flag and not isinstance(value, bool | SecretStr):
             found[leaf.flag] = value
     return found
+
+
+def _policy(api: ApiSettings, token: str) -> GatePolicy:
+    return GatePolicy(
+        token,
+        routes=PUBLIC_ROUTES + tuple(api.extra_routes),
+        max_body_bytes=api.max_body_bytes,
+        upload_seconds=api.upload_seconds,
+        max_bodies_bytes=api.max_bodies_bytes,
+        body=BodyLimits(max_elements=api.max_elements, max_messages=api.max_messages),
+        connection=ConnectionLimits(head_seconds=api.head_seconds, connections=api.max_connections),
+    )

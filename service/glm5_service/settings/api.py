@@ -21,6 +21,19 @@ class ApiSettings(Section):
     upload_seconds: Seconds = 120
     """How long a client may take to send its request; after that it is refused with 408."""
 
+    max_bodies_bytes: Annotated[int, Field(ge=1)] = 512 * 1024 * 1024
+    """Most bytes of request bodies held at the same time; beyond it, bodies over 64 KiB are refused with 503."""
+    max_elements: Annotated[int, Field(ge=1)] = 100_000
+    """Most strings, lists and objects in one request; token ids are not among them."""
+    max_messages: Annotated[int, Field(ge=1)] = 4096
+    """Most messages of a request, and parts of a message."""
+    head_seconds: Seconds = 10
+    """How long a client may take to send the headers of a request."""
+    max_connections: Annotated[int, Field(ge=1)] = 4096
+    """Most open connections; beyond it, the one that has waited longest for its headers is closed."""
+    grammar_seconds: Seconds = 10
+    """How long compiling the grammar of one structured output may take; after that it is refused with 400."""
+
     @field_validator("extra_routes")
     @classmethod
     def _routes(cls, routes: list[str]) -> list[str]:

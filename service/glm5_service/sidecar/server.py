@@ -12,6 +12,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from glm5_service.api.connections import limited
+from glm5_service.api.policy import SMALL_SERVER
 from glm5_service.host.ports import local_url
 from glm5_service.rundir import RunDir
 from glm5_service.settings import Settings
@@ -87,6 +89,12 @@ def serve(settings: Settings) -> int:
         sidecar.timeout_seconds,
     )
     uvicorn.run(
-        application(scraper), host=sidecar.host, port=sidecar.port, log_level="warning", access_log=False
+        application(scraper),
+        host=sidecar.host,
+        port=sidecar.port,
+        http=limited(SMALL_SERVER),
+        ws="none",
+        log_level="warning",
+        access_log=False,
     )
     return 0

@@ -20,6 +20,8 @@ from fastapi import FastAPI, Response
 from pydantic import AwareDatetime, BaseModel, Field
 
 from glm5_service import __version__
+from glm5_service.api.connections import limited
+from glm5_service.api.policy import SMALL_SERVER
 from glm5_service.contracts.arguments import HealthServerArguments
 from glm5_service.contracts.engine import EngineState, Phase
 
@@ -134,6 +136,8 @@ def main(arguments: HealthServerArguments) -> None:
         application(board),
         host=arguments.host,
         port=arguments.port,
+        http=limited(SMALL_SERVER),
+        ws="none",
         log_level="warning",
         access_log=False,
         lifespan="off",

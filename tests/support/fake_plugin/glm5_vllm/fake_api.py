@@ -102,6 +102,7 @@ def main(argv: list[str], run_dir: Path) -> None:
         application(Engine(run_dir)),
         host=flags["--host"],
         port=int(flags["--port"]),
+        http=os.environ["GLM5_HTTP_PROTOCOL"],
         log_level="warning",
         timeout_graceful_shutdown=0,
     )
