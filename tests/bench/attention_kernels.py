@@ -29,7 +29,8 @@ from vllm.v1.attention.ops.triton_decode_attention import decode_attention_fwd
 
 from glm5_vllm.attention import reference
 from glm5_vllm.attention.kernels.configs import KVFormat
-from glm5_vllm.attention.kernels.launch import Workspace, attend_positions, attend_slots, configuration
+from glm5_vllm.attention.kernels.inputs import KVRows, Positions, Query, Slots
+from glm5_vllm.attention.kernels.launch import Workspace, attend, configuration
 from tests.support.sparse_case import SCALE, TOLERANCE, grouped_float, grouped_rows, relative_error
 
 TOPK, NUM_SLOTS, BLOCK, CONTEXT = 2048, 1_000_000, 64, 32_768
@@ -176,16 +177,17 @@ def time_shape(
     request = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
 
     def slots(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return attend_slots(q, kv, index, counts, SCALE, workspace=workspace)
+        return attend(Query.of(q, SCALE), KVRows(kv), Slots(index, counts), workspace)
 
     def positions(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return attend_positions(q, kv, index, table, request, BLOCK, BLOCK, SCALE, workspace=workspace)
+        mapped = Positions(index, table, request, BLOCK, BLOCK)
+        return attend(Query.of(q, SCALE), KVRows(kv), mapped, workspace)
 
     def converted(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         ready, valid = triton_convert_req_index_to_global_index(
             request, table, index, BLOCK_SIZE=BLOCK, NUM_TOPK_TOKENS=TOPK, return_valid_counts=True
         )
-        return attend_slots(q, kv, ready, valid, SCALE, workspace=workspace)
+        return attend(Query.of(q, SCALE), KVRows(kv), Slots(ready, valid), workspace)
 
     checked = min(rows, 16)
     used, inverse = index_sets[0][:checked].unique(return_inverse=True)

@@ -5,7 +5,8 @@ import torch
 
 from glm5_vllm.attention import reference
 from glm5_vllm.attention.kernels.configs import KVFormat, supported_formats
-from glm5_vllm.attention.kernels.launch import Workspace, attend_positions, attend_slots
+from glm5_vllm.attention.kernels.inputs import KVRows, Positions, Query, Slots
+from glm5_vllm.attention.kernels.launch import Workspace, attend
 from tests.support.sparse_case import (
     LSE_TOLERANCE,
     SCALE,
@@ -41,14 +42,11 @@ def workspace(heads: int, width: int = TOPK, slot_rows: int = 0) -> Workspace:
 
 
 def run(case: Case, *, batch_invariant: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    return attend_slots(
-        case.q,
-        case.kv,
-        case.slots,
-        case.counts,
-        SCALE,
-        workspace=workspace(case.q.shape[1], case.slots.shape[1]),
-        kv_scale=case.kv_scale,
+    return attend(
+        Query.of(case.q, SCALE),
+        KVRows(case.kv, case.kv_scale),
+        Slots(case.slots, case.counts),
+        workspace(case.q.shape[1], case.slots.shape[1]),
         batch_invariant=batch_invariant,
     )
 
@@ -120,9 +118,8 @@ def test_positions_through_a_block_table(rows: int) -> None:
     slots, counts = reference.physical_slots(positions, table, request, 64, 128)
     expected_out, expected_lse = reference.sparse_mla(q, kv, slots, counts, SCALE)
 
-    out, lse = attend_positions(
-        q, kv, positions, table, request, 64, 128, SCALE, workspace=workspace(8, slot_rows=rows)
-    )
+    index = Positions(positions, table, request, 64, 128)
+    out, lse = attend(Query.of(q, SCALE), KVRows(kv), index, workspace(8, slot_rows=rows))
 
     assert relative_error(out, expected_out) < TOLERANCE[BF16]
     assert largest_difference(lse, expected_lse) < LSE_TOLERANCE[BF16]
@@ -163,7 +160,7 @@ def test_graph_replay_with_padded_rows(rows: int) -> None:
     slots, counts = torch.zeros_like(case.slots), torch.zeros_like(case.counts)
 
     def attend() -> tuple[torch.Tensor, torch.Tensor]:
-        return attend_slots(case.q, case.kv, slots, counts, SCALE, workspace=scratch)
+        return attend(Query.of(case.q, SCALE), KVRows(case.kv), Slots(slots, counts), scratch)
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

@@ -8,13 +8,8 @@ import torch
 from glm5_vllm.attention import reference
 from glm5_vllm.attention.kernels import launch
 from glm5_vllm.attention.kernels.configs import KVFormat, LaunchConfig, Tile, choose, supported_formats
-from glm5_vllm.attention.kernels.launch import (
-    KernelInputError,
-    Workspace,
-    attend_positions,
-    attend_slots,
-    configuration,
-)
+from glm5_vllm.attention.kernels.inputs import KernelInputError, KVRows, Positions, Query, Slots
+from glm5_vllm.attention.kernels.launch import Workspace, attend, configuration
 from tests.support.interpreter import poisoned_memory
 from tests.support.sparse_case import (
     LSE_TOLERANCE,
@@ -44,16 +39,8 @@ def run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     with poisoned_memory():
         workspace = Workspace.create(case.q.shape[1], case.slots.shape[1], 0, CPU)
-        return attend_slots(
-            case.q,
-            case.kv,
-            case.slots,
-            case.counts,
-            scale,
-            workspace=workspace,
-            kv_scale=case.kv_scale,
-            config=launched,
-        )
+        query, kv = Query.of(case.q, scale), KVRows(case.kv, case.kv_scale)
+        return attend(query, kv, Slots(case.slots, case.counts), workspace, config=launched)
 
 
 @pytest.mark.parametrize("splits", [1, 4])
@@ -146,14 +133,8 @@ def test_query_in_two_parts() -> None:
     expected = run(case)
     heads_first = case.q[..., :512].transpose(0, 1).contiguous().transpose(0, 1)
 
-    actual = attend_slots(
-        (heads_first, case.q[..., 512:]),
-        case.kv,
-        case.slots,
-        case.counts,
-        SCALE,
-        workspace=Workspace.create(8, 50, 0, CPU),
-    )
+    query = Query(heads_first, case.q[..., 512:], SCALE)
+    actual = attend(query, KVRows(case.kv), Slots(case.slots, case.counts), Workspace.create(8, 50, 0, CPU))
 
     assert torch.equal(expected[0], actual[0])
     assert torch.equal(expected[1], actual[1])
@@ -175,16 +156,11 @@ def test_positions_through_a_block_table(block_size: int, stride: int) -> None:
 
     for splits in (1, 2):
         with poisoned_memory():
-            out, lse = attend_positions(
-                q,
-                kv,
-                positions,
-                table,
-                request,
-                block_size,
-                stride,
-                SCALE,
-                workspace=Workspace.create(heads, width, rows, CPU),
+            out, lse = attend(
+                Query.of(q, SCALE),
+                KVRows(kv),
+                Positions(positions, table, request, block_size, stride),
+                Workspace.create(heads, width, rows, CPU),
                 config=config(splits),
             )
 
@@ -202,17 +178,11 @@ def test_positions_give_the_bits_of_slots(kv_kind: str) -> None:
     expected = run(case, config(2))
 
     with poisoned_memory():
-        actual = attend_positions(
-            case.q,
-            case.kv,
-            positions,
-            table,
-            request,
-            16,
-            16,
-            SCALE,
-            workspace=Workspace.create(8, 70, 4, CPU),
-            kv_scale=case.kv_scale,
+        actual = attend(
+            Query.of(case.q, SCALE),
+            KVRows(case.kv, case.kv_scale),
+            Positions(positions, table, request, 16, 16),
+            Workspace.create(8, 70, 4, CPU),
             config=config(2),
         )
 
@@ -235,7 +205,8 @@ def test_any_sparse_pattern() -> None:
     # a sink inside the window is named once
     slots = torch.cat((recent, torch.where(sink <= token - window, sink, -1)), 1).int().clamp(min=-1)
     counts = torch.full((context,), slots.shape[1], dtype=torch.int32)
-    out, _ = attend_slots(q, kv, slots, counts, SCALE, workspace=Workspace.create(2, slots.shape[1], 0, CPU))
+    workspace = Workspace.create(2, slots.shape[1], 0, CPU)
+    out, _ = attend(Query.of(q, SCALE), KVRows(kv), Slots(slots, counts), workspace)
 
     assert relative_error(out, expected) < TOLERANCE[F32]
 
@@ -245,18 +216,11 @@ def test_batch_invariance() -> None:
     case = make_case(rows=4, heads=4, width=130, num_slots=200, dtype=F16)
     workspace = Workspace(torch.empty(3 * 4 * 4, 512), torch.empty(3 * 4 * 4), torch.empty(0, 130).int())
 
-    def attend(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        return attend_slots(
-            case.q[rows],
-            case.kv,
-            case.slots[rows],
-            case.counts[rows],
-            SCALE,
-            workspace=workspace,
-            batch_invariant=True,
-        )
+    def of(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        query, index = Query.of(case.q[rows], SCALE), Slots(case.slots[rows], case.counts[rows])
+        return attend(query, KVRows(case.kv), index, workspace, batch_invariant=True)
 
-    together, alone = attend(slice(None)), attend(slice(3, 4))
+    together, alone = of(slice(None)), of(slice(3, 4))
 
     assert torch.equal(together[0][3:], alone[0])
     assert torch.equal(together[1][3:], alone[1])
@@ -266,14 +230,8 @@ def test_no_rows() -> None:
     """No rows give empty results and no launch."""
     case = make_case(rows=2, heads=4, width=8, num_slots=16, dtype=F32)
 
-    out, lse = attend_slots(
-        case.q[:0],
-        case.kv,
-        case.slots[:0],
-        case.counts[:0],
-        SCALE,
-        workspace=Workspace.create(4, 8, 0, CPU),
-    )
+    query, index = Query.of(case.q[:0], SCALE), Slots(case.slots[:0], case.counts[:0])
+    out, lse = attend(query, KVRows(case.kv), index, Workspace.create(4, 8, 0, CPU))
 
     assert (out.shape, lse.shape) == ((0, 4, 512), (0, 4))
 
@@ -283,6 +241,8 @@ def test_no_rows() -> None:
     [
         ({"slots": "long"}, "got slots of torch.int64"),
         ({"q": "short"}, "got queries of shape"),
+        ({"q": "rows"}, "for 2 index rows"),
+        ({"q": "strides"}, "got a query with strides"),
         ({"kv": "columns"}, "cannot read KV rows of torch.float64"),
         ({"kv": "stride"}, "got KV rows 2308 bytes apart"),
     ],
@@ -295,15 +255,20 @@ def test_refused_inputs(change: dict[str, str], message: str) -> None:
     match change:
         case {"slots": _}:
             slots = slots.long()
-        case {"q": _}:
+        case {"q": "short"}:
             q = q[..., :512]
+        case {"q": "rows"}:
+            q = q[:1]
+        case {"q": "strides"}:
+            q = torch.randn(2, 4, 577)[..., :576]
         case {"kv": "columns"}:
             kv = kv.double()
         case _:
             kv = torch.randn(16, 577)[:, :576]
 
+    workspace = Workspace.create(4, 8, 0, CPU)
     with pytest.raises(KernelInputError, match=message):
-        attend_slots(q, kv, slots, case.counts, SCALE, workspace=Workspace.create(4, 8, 0, CPU))
+        attend(Query.of(q, SCALE), KVRows(kv), Slots(slots, case.counts), workspace)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from vllm.v1.worker.workspace import current_workspace_manager
 
 from glm5_vllm import attest
 from glm5_vllm.attention.kernels.configs import FUSED_ROWS, KVFormat
-from glm5_vllm.attention.kernels.launch import Query, Workspace, attend_positions, attend_slots
+from glm5_vllm.attention.kernels.inputs import KVRows, Positions, Query, Slots
+from glm5_vllm.attention.kernels.launch import Workspace, attend
 from glm5_vllm.attention.registration import BACKEND_CLASS, BACKEND_NAME
 
 
@@ -31,7 +32,7 @@ def kv_format_named(kv_cache_dtype: str | None) -> KVFormat:
 
 
 class TritonMLASparseImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
-    """Sparse MLA of one layer through `attend_positions` or `attend_slots`."""
+    """Sparse MLA of one layer through `attend`, by positions or by slots."""
 
     group_conversion_decode_only: ClassVar[bool] = True
     can_return_lse_for_decode: bool = True
@@ -82,7 +83,7 @@ class TritonMLASparseImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
 
     def forward_mqa(
         self,
-        q: Query,
+        q: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         kv_c_and_k_pe_cache: torch.Tensor,
         attn_metadata: SparseMLACommonMetadata,
         layer: Any,
@@ -94,23 +95,18 @@ class TritonMLASparseImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
         positions = self.topk_indices_buffer
         assert positions is not None
         kv, block_stride_rows = flat_kv_row_view(self._typed(kv_c_and_k_pe_cache), attn_metadata.block_size)
-        return attend_positions(
-            q,
-            kv,
+        index = Positions(
             positions[:rows],
             attn_metadata.block_table,
             attn_metadata.req_id_per_token[:rows],
             attn_metadata.block_size,
             block_stride_rows,
-            self.scale,
-            workspace=self.workspace(),
-            kv_scale=self._kv_scale(layer),
-            batch_invariant=self.batch_invariant,
         )
+        return self._attend(q, KVRows(kv, self._kv_scale(layer)), index)
 
     def _forward_mqa_kernel(
         self,
-        q: Query,
+        q: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         kv_cache: torch.Tensor,
         topk_indices: torch.Tensor,
         valid_counts: torch.Tensor,
@@ -120,16 +116,13 @@ class TritonMLASparseImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
         is_decode: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         kv, _ = flat_kv_row_view(self._typed(kv_cache), block_size)
-        return attend_slots(
-            q,
-            kv,
-            topk_indices,
-            valid_counts,
-            self.scale,
-            workspace=self.workspace(),
-            kv_scale=self._kv_scale(layer),
-            batch_invariant=self.batch_invariant,
-        )
+        return self._attend(q, KVRows(kv, self._kv_scale(layer)), Slots(topk_indices, valid_counts))
+
+    def _attend(
+        self, q: torch.Tensor | tuple[torch.Tensor, torch.Tensor], kv: KVRows, index: Slots | Positions
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        query = Query.of(q, self.scale)
+        return attend(query, kv, index, self.workspace(), batch_invariant=self.batch_invariant)
 
     def _typed(self, kv_cache: torch.Tensor) -> torch.Tensor:
         """The cache in its own type: vLLM keeps fp8 caches as bytes."""

@@ -14,14 +14,16 @@ import torch
 
 from glm5_vllm import attest
 from glm5_vllm.attention.kernels.configs import ATTESTED_ROWS, FUSED_ROWS, KVFormat, LaunchConfig
-from glm5_vllm.attention.kernels.launch import (
+from glm5_vllm.attention.kernels.inputs import (
     GROUPED_ROW_BYTES,
     LATENT,
     ROPE,
-    attend_positions,
-    attend_slots,
-    configuration,
+    KVRows,
+    Positions,
+    Query,
+    Slots,
 )
+from glm5_vllm.attention.kernels.launch import attend, configuration
 
 if TYPE_CHECKING:
     from glm5_vllm.attention.impl import TritonMLASparseImpl
@@ -73,7 +75,7 @@ class _Inputs:
         # heads first, as the product with W_UK leaves them
         self.q_latent = torch.randn(heads, most_rows, LATENT, dtype=dtype, device=device).transpose(0, 1)
         self.q_rope = torch.randn(most_rows, heads, ROPE, dtype=dtype, device=device)
-        self.kv = _random_rows(impl.kv_format, dtype, device)
+        self.kv = KVRows(_random_rows(impl.kv_format, dtype, device))
         self.positions = torch.randint(0, _KV_ROWS, (most_rows, impl.top_k), dtype=torch.int32, device=device)
         self.counts = torch.full((most_rows,), impl.top_k, dtype=torch.int32, device=device)
         blocks = torch.arange(_KV_ROWS // block_size, dtype=torch.int32, device=device)
@@ -81,58 +83,40 @@ class _Inputs:
         self.request_of_row = torch.arange(most_rows, dtype=torch.int32, device=device)
 
     def attend(self, rows: int, config: LaunchConfig | None = None) -> None:
-        """Both entries, as far as the server would take them with this many rows, whole and in two query parts."""
-        parts = (self.q_latent[:rows], self.q_rope[:rows])
+        """Both kinds of index, as far as the server would take them with this many rows, whole and in two query parts."""
+        parts = self._parts(rows)
         for q in (parts, torch.cat(parts, -1)):
-            self._attend_slots(q, config)
+            query = Query.of(q, self.impl.scale)
+            self._attend(query, self._slots(rows), config)
             if rows <= FUSED_ROWS:
-                self._attend_positions(q, config)
+                self._attend(query, self._positions(rows), config)
 
     def seconds(self, rows: int, repeats: int = 9) -> float:
         """Median time of one call on the card: the calls queue up behind a wait, so the host's time does not count."""
-        parts = (self.q_latent[:rows], self.q_rope[:rows])
-        attend = self._attend_positions if rows <= FUSED_ROWS else self._attend_slots
+        query = Query.of(self._parts(rows), self.impl.scale)
+        index = self._positions(rows) if rows <= FUSED_ROWS else self._slots(rows)
         events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-        attend(parts, None)
+        self._attend(query, index)
         torch.cuda._sleep(_QUEUE_CYCLES)
         for event in events:
             event.record()
-            attend(parts, None)
+            self._attend(query, index)
         events[-1].synchronize()
         return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(events)) / 1e3
 
-    def _attend_slots(
-        self, q: torch.Tensor | tuple[torch.Tensor, torch.Tensor], config: LaunchConfig | None
-    ) -> None:
-        rows = q[0].shape[0] if isinstance(q, tuple) else q.shape[0]
-        attend_slots(
-            q,
-            self.kv,
-            self.positions[:rows],
-            self.counts[:rows],
-            self.impl.scale,
-            workspace=self.impl.workspace(),
-            batch_invariant=self.impl.batch_invariant,
-            config=config,
-        )
+    def _attend(self, query: Query, index: Slots | Positions, config: LaunchConfig | None = None) -> None:
+        batch_invariant = self.impl.batch_invariant
+        attend(query, self.kv, index, self.impl.workspace(), batch_invariant=batch_invariant, config=config)
 
-    def _attend_positions(
-        self, q: torch.Tensor | tuple[torch.Tensor, torch.Tensor], config: LaunchConfig | None
-    ) -> None:
-        rows = q[0].shape[0] if isinstance(q, tuple) else q.shape[0]
-        attend_positions(
-            q,
-            self.kv,
-            self.positions[:rows],
-            self.block_table,
-            self.request_of_row[:rows],
-            self.block_size,
-            self.block_size,
-            self.impl.scale,
-            workspace=self.impl.workspace(),
-            batch_invariant=self.impl.batch_invariant,
-            config=config,
-        )
+    def _parts(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.q_latent[:rows], self.q_rope[:rows]
+
+    def _slots(self, rows: int) -> Slots:
+        return Slots(self.positions[:rows], self.counts[:rows])
+
+    def _positions(self, rows: int) -> Positions:
+        positions, request_of_row = self.positions[:rows], self.request_of_row[:rows]
+        return Positions(positions, self.block_table, request_of_row, self.block_size, self.block_size)
 
 
 def _random_rows(kv_format: KVFormat, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Launchers of the kernels: they check what the kernels assume, pick the configuration and never touch vLLM.
+"""The launcher of the kernels: picks the configuration, splits the rows and never touches vLLM.
 
-Two entries: `attend_slots` takes any table of physical KV rows (the general sparse pattern), `attend_positions`
-takes request-local positions and turns them into rows through a block table inside the same launch.
+One entry, `attend`. Its index is either `Slots`, any table of physical KV rows (the general sparse pattern), or
+`Positions` inside each row's request, which the same launch turns into rows through a block table.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -20,24 +21,24 @@ from glm5_vllm.attention.kernels.configs import (
     LaunchConfig,
     choose,
 )
+from glm5_vllm.attention.kernels.inputs import (
+    ALIGNED_BYTES,
+    LATENT,
+    KernelInputError,
+    KVRows,
+    Positions,
+    Query,
+    Slots,
+)
 from glm5_vllm.attention.kernels.sparse_mla import attend_kernel
 from glm5_vllm.attention.kernels.sparse_mla_fp8 import attend_fp8_kernel
 from glm5_vllm.attention.kernels.splits import merge_kernel
 
-LATENT, ROPE = 512, 64
-GROUPED_ROW_BYTES = 656
-ALIGNED_BYTES = 16
 _LOG2_E = math.log2(math.e)
 _MERGE_COLUMNS = 128
 _MOST_HEADS = 64  # of one program
 # what the interpreter is told it runs on: the table of the smallest card that reads every format
 _INTERPRETED = ((8, 9), 128)
-
-Query = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-
-
-class KernelInputError(ValueError):
-    """A tensor does not have the shape, type or stride that the kernels are written for."""
 
 
 @dataclass(frozen=True)
@@ -79,228 +80,144 @@ def configuration(
     return choose(rows, heads, width, kv_format, capability, multiprocessors, batch_invariant)
 
 
-def kv_format_of(kv: torch.Tensor) -> KVFormat:
-    """The format of flat KV rows [slots, 576] or, as uint8, [slots, 656]."""
-    if kv.dtype == torch.uint8 and kv.shape[-1] == GROUPED_ROW_BYTES:
-        return KVFormat.FP8_GROUPED
-    if kv.dtype == torch.float8_e4m3fn:
-        return KVFormat.FP8
-    if kv.dtype in (torch.bfloat16, torch.float16, torch.float32):
-        return KVFormat.WIDE
-    raise KernelInputError(
-        f"sparse MLA cannot read KV rows of {kv.dtype} with {kv.shape[-1]} columns; expected 576 columns of bfloat16, "
-        "float16 or float8_e4m3fn, or uint8 with 656. Choose another --kv-cache-dtype."
-    )
+class Attended(NamedTuple):
+    """`out` [rows, heads, 512] in the query's type, `lse` float32 [rows, heads] (natural logarithm)."""
+
+    out: torch.Tensor
+    lse: torch.Tensor
 
 
-def attend_slots(
-    q: Query,
-    kv: torch.Tensor,
-    slots: torch.Tensor,
-    counts: torch.Tensor,
-    scale: float,
-    *,
+def attend(
+    query: Query,
+    kv: KVRows,
+    index: Slots | Positions,
     workspace: Workspace,
-    kv_scale: float = 1.0,
+    *,
     batch_invariant: bool = False,
     config: LaunchConfig | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend from each row of q to the KV rows its slots name; the slots may follow any pattern.
+) -> Attended:
+    """Attend from each row of the query to the KV rows that its row of the index names.
 
     Args:
-        q: [rows, heads, 576], or its latent [rows, heads, 512] and rope [rows, heads, 64] parts.
-        kv: [num_slots, 576], or uint8 [num_slots, 656]; rows may lie apart, columns may not.
-        slots: int32 [rows, width]; an entry counts if its column is below the row's count and it is not negative.
-        counts: int32 [rows].
-        scale: factor on the scores.
+        query: see Query.
+        kv: see KVRows.
+        index: as many rows as the query.
         workspace: see Workspace.
-        kv_scale: what a float8_e4m3fn cache is multiplied with.
         batch_invariant: give each row the same bits whatever rows stand beside it.
         config: overrides the table (benchmarks and tests).
 
     Returns:
-        out [rows, heads, 512] in q's type and lse float32 [rows, heads] (natural logarithm); a row without a valid
-        entry gives zeros and -inf.
+        The result; a row without a valid entry gives zeros and -inf.
+
+    Raises:
+        KernelInputError: the index has other rows than the query, or the workspace is too small.
     """
-    _check_rows("slots", slots, 2)
-    _check_rows("counts", counts, 1)
-    return _launch(
-        q, kv, slots, scale, workspace, kv_scale, batch_invariant, config, counts=counts, block_size=0
+    _check_index(query, index, workspace)
+    rows, heads = query.rows, query.heads
+    device = query.latent.device
+    result = Attended(
+        torch.empty(rows, heads, LATENT, dtype=query.latent.dtype, device=device),
+        torch.empty(rows, heads, dtype=torch.float32, device=device),
     )
+    if rows == 0:
+        return result
+    if config is None:
+        width = index.entries.shape[1]
+        config = configuration(rows, heads, width, kv.format, device, batch_invariant)
+    rows_at_once = _rows_at_once(query, workspace, config)
+    for start in range(0, rows, rows_at_once):
+        part = slice(start, min(start + rows_at_once, rows))
+        part_result = Attended(result.out[part], result.lse[part])
+        _launch(query[part], kv, index[part], part_result, workspace, config)
+    return result
 
 
-def attend_positions(
-    q: Query,
-    kv: torch.Tensor,
-    positions: torch.Tensor,
-    block_table: torch.Tensor,
-    request_of_row: torch.Tensor,
-    block_size: int,
-    block_stride_rows: int,
-    scale: float,
-    *,
-    workspace: Workspace,
-    kv_scale: float = 1.0,
-    batch_invariant: bool = False,
-    config: LaunchConfig | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`attend_slots` for positions inside each row's request: the block table is applied in the same launch.
-
-    Args:
-        positions: int32 [rows, width]; negative means none, and so does a position outside the block table.
-        block_table: int32 [requests, max_blocks].
-        request_of_row: int32 [rows].
-        block_size: tokens per block.
-        block_stride_rows: rows of the flat cache from one block to the next.
-    """
-    for name, tensor, dim in (
-        ("positions", positions, 2),
-        ("block_table", block_table, 2),
-        ("request_of_row", request_of_row, 1),
-    ):
-        _check_rows(name, tensor, dim)
-    if positions.shape[0] > workspace.slots.shape[0] or positions.shape[1] > workspace.slots.shape[1]:
+def _rows_at_once(query: Query, workspace: Workspace, config: LaunchConfig) -> int:
+    """Rows whose split parts fit the workspace."""
+    if config.splits == 1:
+        return query.rows
+    fitting = workspace.part_lse.shape[0] // (config.splits * query.heads)
+    if fitting == 0:
         raise KernelInputError(
-            f"sparse MLA got {tuple(positions.shape)} positions; expected at most {tuple(workspace.slots.shape)}. "
-            "Create the workspace for more rows, or convert the positions before the call."
+            f"sparse MLA got {query.heads} heads with {config.splits} splits; expected at most "
+            f"{workspace.part_lse.shape[0]} parts. Create the workspace for this number of heads."
         )
-    return _launch(
-        q,
-        kv,
-        positions,
-        scale,
-        workspace,
-        kv_scale,
-        batch_invariant,
-        config,
-        block_table=block_table,
-        request_of_row=request_of_row,
-        block_size=block_size,
-        block_stride_rows=block_stride_rows,
+    # chunks that start at a multiple of 16 bytes of counts take the kernel already compiled
+    return query.rows if fitting >= query.rows else max(fitting // 4 * 4, 1)
+
+
+class _IndexArguments(NamedTuple):
+    """The index as the kernels take it; BLOCK_SIZE 0 says that the entries are slots."""
+
+    entries: torch.Tensor
+    counts: torch.Tensor
+    block_table: torch.Tensor
+    request_of_row: torch.Tensor
+    block_size: int
+    block_stride_rows: int
+
+
+def _arguments(index: Slots | Positions, unused: torch.Tensor) -> _IndexArguments:
+    """`unused` stands for the tensors that this kind of index does not have."""
+    if isinstance(index, Slots):
+        return _IndexArguments(index.slots, index.counts, unused, unused, 0, 0)
+    return _IndexArguments(
+        index.positions,
+        unused,
+        index.block_table,
+        index.request_of_row,
+        index.block_size,
+        index.block_stride_rows,
     )
 
 
 def _launch(
-    q: Query,
-    kv: torch.Tensor,
-    index: torch.Tensor,
-    scale: float,
-    workspace: Workspace,
-    kv_scale: float,
-    batch_invariant: bool,
-    config: LaunchConfig | None,
-    *,
-    counts: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-    request_of_row: torch.Tensor | None = None,
-    block_size: int,
-    block_stride_rows: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    q_latent, q_rope = (q[..., :LATENT], q[..., LATENT:]) if isinstance(q, torch.Tensor) else q
-    _check_query(q_latent, q_rope, index)
-    kv_format = kv_format_of(kv)
-    row_bytes = kv.stride(0) * kv.element_size()
-    if kv.stride(1) != 1 or row_bytes % ALIGNED_BYTES:
-        raise KernelInputError(
-            f"sparse MLA got KV rows {row_bytes} bytes apart and values {kv.stride(1)} apart; expected a multiple of "
-            f"{ALIGNED_BYTES} bytes and 1. Pass flat cache rows."
-        )
-    rows, heads, _ = q_latent.shape
-    out = torch.empty(rows, heads, LATENT, dtype=q_latent.dtype, device=q_latent.device)
-    lse = torch.empty(rows, heads, dtype=torch.float32, device=q_latent.device)
-    if rows == 0:
-        return out, lse
-    if config is None:
-        config = configuration(rows, heads, index.shape[1], kv_format, q_latent.device, batch_invariant)
-    rows_at_once = rows
-    if config.splits > 1:
-        fitting = workspace.part_lse.shape[0] // (config.splits * heads)
-        # chunks that start at a multiple of 16 bytes of counts take the kernel already compiled
-        rows_at_once = rows if fitting >= rows else max(fitting // 4 * 4, min(fitting, 1))
-    if rows_at_once == 0:
-        raise KernelInputError(
-            f"sparse MLA got {heads} heads with {config.splits} splits; expected at most "
-            f"{workspace.part_lse.shape[0]} parts. Create the workspace for this number of heads."
-        )
-    if kv_format is not KVFormat.WIDE:
-        kv = kv.view(torch.int32)
-    unused = workspace.slots
-    for start in range(0, rows, rows_at_once):
-        part = slice(start, min(start + rows_at_once, rows))
-        _launch_rows(
-            q_latent[part],
-            q_rope[part],
-            kv,
-            index[part],
-            unused if counts is None else counts[part],
-            unused if block_table is None else block_table,
-            unused if request_of_row is None else request_of_row[part],
-            block_size,
-            block_stride_rows,
-            out[part],
-            lse[part],
-            scale * kv_scale * _LOG2_E,
-            kv_scale,
-            kv_format,
-            workspace,
-            config,
-        )
-    return out, lse
-
-
-def _launch_rows(
-    q_latent: torch.Tensor,
-    q_rope: torch.Tensor,
-    kv: torch.Tensor,
-    index: torch.Tensor,
-    counts: torch.Tensor,
-    block_table: torch.Tensor,
-    request_of_row: torch.Tensor,
-    block_size: int,
-    block_stride_rows: int,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    score_scale: float,
-    value_scale: float,
-    kv_format: KVFormat,
+    query: Query,
+    kv: KVRows,
+    index: Slots | Positions,
+    result: Attended,
     workspace: Workspace,
     config: LaunchConfig,
 ) -> None:
-    rows, heads, _ = q_latent.shape
-    width = index.shape[1]
+    entries, counts, block_table, request_of_row, block_size, block_stride_rows = _arguments(
+        index, workspace.slots
+    )
+    width = entries.shape[1]
+    on_card = query.latent.is_cuda
     # the interpreter knows no launch attributes
-    overlap = config.overlap_launches and q_latent.is_cuda
+    overlap = config.overlap_launches and on_card
     attributes = {"launch_pdl": True} if overlap else {}
     split_width = triton.cdiv(triton.cdiv(width, config.tile.slots), config.splits) * config.tile.slots
-    kernel, constants = attend_kernel, {}
-    if kv_format is not KVFormat.WIDE:
-        grouped = kv_format is KVFormat.FP8_GROUPED
-        kernel, constants = attend_fp8_kernel, {"GROUPED": grouped, "INTERPRETED": not q_latent.is_cuda}
-    kernel[(rows * config.splits * triton.cdiv(heads, config.tile.heads),)](
-        q_latent,
-        q_rope,
-        kv,
-        index,
+    kernel, constants, kv_rows = attend_kernel, {}, kv.rows
+    if kv.format is not KVFormat.WIDE:
+        grouped = kv.format is KVFormat.FP8_GROUPED
+        kernel, constants = attend_fp8_kernel, {"GROUPED": grouped, "INTERPRETED": not on_card}
+        kv_rows = kv.rows.view(torch.int32)
+    kernel[(query.rows * config.splits * triton.cdiv(query.heads, config.tile.heads),)](
+        query.latent,
+        query.rope,
+        kv_rows,
+        entries,
         counts,
         block_table,
         request_of_row,
         workspace.slots,
-        out,
-        lse,
+        result.out,
+        result.lse,
         workspace.parts,
         workspace.part_lse,
-        score_scale,
-        value_scale,
-        heads,
+        query.scale * kv.scale * _LOG2_E,
+        kv.scale,
+        query.heads,
         width,
         block_table.shape[1],
         block_stride_rows,
-        q_latent.stride(0),
-        q_latent.stride(1),
-        q_rope.stride(0),
-        q_rope.stride(1),
-        kv.stride(0) * kv.element_size() // ALIGNED_BYTES,
-        index.stride(0),
+        query.latent.stride(0),
+        query.latent.stride(1),
+        query.rope.stride(0),
+        query.rope.stride(1),
+        kv.row_bytes // ALIGNED_BYTES,
+        entries.stride(0),
         block_table.stride(0),
         BLOCK_SIZE=block_size,
         SPLITS=config.splits,
@@ -314,17 +231,40 @@ def _launch_rows(
         **attributes,
     )
     if config.splits > 1:
-        merge_kernel[(rows * heads, LATENT // _MERGE_COLUMNS)](
-            workspace.parts,
-            workspace.part_lse,
-            out,
-            lse,
-            heads,
-            SPLITS=config.splits,
-            BD=_MERGE_COLUMNS,
-            PDL=overlap,
-            num_warps=2,
-            **attributes,
+        _merge(result, workspace, config, overlap, attributes)
+
+
+def _merge(
+    result: Attended, workspace: Workspace, config: LaunchConfig, overlap: bool, attributes: dict[str, bool]
+) -> None:
+    """Join the parts of each split row."""
+    rows, heads = result.lse.shape
+    merge_kernel[(rows * heads, LATENT // _MERGE_COLUMNS)](
+        workspace.parts,
+        workspace.part_lse,
+        result.out,
+        result.lse,
+        heads,
+        SPLITS=config.splits,
+        BD=_MERGE_COLUMNS,
+        PDL=overlap,
+        num_warps=2,
+        **attributes,
+    )
+
+
+def _check_index(query: Query, index: Slots | Positions, workspace: Workspace) -> None:
+    rows, width = index.entries.shape
+    if rows != query.rows:
+        raise KernelInputError(
+            f"sparse MLA got queries of shape {tuple(query.latent.shape)} for {rows} index rows; expected one index "
+            "row a query row. Pass the same rows of both."
+        )
+    room = tuple(workspace.slots.shape)
+    if isinstance(index, Positions) and (rows > room[0] or width > room[1]):
+        raise KernelInputError(
+            f"sparse MLA got {(rows, width)} positions; expected at most {room}. "
+            "Create the workspace for more rows, or convert the positions before the call."
         )
 
 
@@ -335,28 +275,3 @@ def _device(device: torch.device) -> tuple[tuple[int, int], int]:
         return _INTERPRETED
     properties = torch.cuda.get_device_properties(device)
     return (properties.major, properties.minor), properties.multi_processor_count
-
-
-def _check_query(q_latent: torch.Tensor, q_rope: torch.Tensor, index: torch.Tensor) -> None:
-    """The kernels read 16 bytes at a time: last dimensions are contiguous, other strides are multiples of 16."""
-    shapes = (tuple(q_latent.shape), tuple(q_rope.shape))
-    rows, heads = index.shape[0], q_latent.shape[1]
-    if shapes != ((rows, heads, LATENT), (rows, heads, ROPE)):
-        raise KernelInputError(
-            f"sparse MLA got queries of shape {shapes[0]} and {shapes[1]} for {rows} index rows; expected "
-            f"({rows}, heads, {LATENT}) and ({rows}, heads, {ROPE}). Pass the absorbed latent query and its rope part."
-        )
-    for part in (q_latent, q_rope):
-        if part.stride(2) != 1 or part.stride(0) % 16 or part.stride(1) % 16:
-            raise KernelInputError(
-                f"sparse MLA got a query with strides {part.stride()}; expected multiples of 16 and 1. "
-                "Make the query contiguous."
-            )
-
-
-def _check_rows(name: str, tensor: torch.Tensor, dim: int) -> None:
-    if tensor.dtype != torch.int32 or tensor.dim() != dim or tensor.stride(-1) != 1:
-        raise KernelInputError(
-            f"sparse MLA got {name} of {tensor.dtype}, shape {tuple(tensor.shape)} and strides {tensor.stride()}; "
-            f"expected contiguous int32 rows of {dim} dimensions. Convert them before the call."
-        )
