@@ -59,7 +59,7 @@ def test_packages_do_not_import_each_other(folder: str, forbidden: tuple[str, ..
 
 
 # each room of gguf/ may import those before it; loader, inspect and the command stand above all of them
-GGUF_ROOMS = ("errors", "file", "model", "plan", "values", "huggingface")
+GGUF_ROOMS = ("printable", "errors", "file", "model", "plan", "values", "huggingface")
 
 
 def test_rooms_of_gguf_import_downwards_only() -> None:

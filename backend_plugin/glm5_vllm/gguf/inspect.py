@@ -16,6 +16,8 @@ from glm5_vllm.gguf.plan.planned import LoadPlan, Role
 from glm5_vllm.gguf.plan.planner import examine, refuse
 
 SCHEMA = 1
+# refused tensors that the report lists, and the lines that people read of them
+MOST_REFUSED, _MOST_LINES = 200, 20
 # what the main model does not load, and why it is there
 _ASIDE = {
     Role.MTP: "multi-token prediction, for the draft model",
@@ -57,7 +59,8 @@ def report(plan: LoadPlan) -> dict[str, Any]:
         "draft_weights": asdict(footprint(plan.of(Role.MTP), plan.hyperparameters)),
         "set_aside": {role.value: _of_role(plan, role) for role in _ASIDE},
         "missing_mtp": list(plan.missing_mtp),
-        "refused": [{"name": refusal.name, "reason": refusal.reason} for refusal in plan.refusals],
+        "refused": [{"name": each.name, "reason": each.reason} for each in plan.refusals[:MOST_REFUSED]],
+        "refused_total": len(plan.refusals),
     }
     error = error_of(plan)
     return {**facts, "error": None if error is None else str(error)}
@@ -87,7 +90,9 @@ def text(plan: LoadPlan) -> str:
             lines.append(f"  sets aside    {count['tensors']} tensors, {_size(count['bytes'])} ({note})")
     if plan.missing_mtp:
         lines.append(f"  no draft      {len(plan.missing_mtp)} tensors of its block are missing")
-    lines += [f"  refuses       {refusal.name}: {refusal.reason}" for refusal in plan.refusals]
+    lines += [f"  refuses       {refusal.name}: {refusal.reason}" for refusal in plan.refusals[:_MOST_LINES]]
+    if len(plan.refusals) > _MOST_LINES:
+        lines.append(f"  refuses       {len(plan.refusals) - _MOST_LINES} more")
     return "\n".join(lines)
 
 
@@ -96,8 +101,10 @@ def _of_role(plan: LoadPlan, role: Role) -> dict[str, int]:
 
 
 def _count(tensors: Iterable[TensorInfo]) -> dict[str, int]:
-    sizes = [tensor.nbytes for tensor in tensors]
-    return {"tensors": len(sizes), "bytes": sum(sizes)}
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        sizes[tensor.name] += tensor.nbytes
+    return {"tensors": len(sizes), "bytes": sizes.total()}
 
 
 def _by_type(tensors: Iterable[TensorInfo]) -> dict[str, dict[str, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,13 @@ _SECONDS_BETWEEN_LINES = 10.0
 class Placed:
     """What was handed to the model so far."""
 
-    tensors: int = 0
+    names: set[str] = field(default_factory=set)
     nbytes: int = 0
+
+    @property
+    def tensors(self) -> int:
+        """Tensors of the file; two parameters may share one."""
+        return len(self.names)
 
 
 def register_loader() -> None:
@@ -189,7 +194,7 @@ def _named_weights(
         else:
             weight = read_float(reader, planned, plan.hyperparameters)
             yield from zip(planned.targets, weight if planned.is_experts else [weight], strict=True)
-        placed.tensors += len(planned.sources)
+        placed.names |= {source.name for source in planned.sources}
         placed.nbytes += planned.nbytes
         if time.monotonic() > line_due:
             logger.info("%s: %d of %d bytes placed", plan.model.name, placed.nbytes, total)

@@ -114,6 +114,8 @@ class GgufFacts(Record):
     set_aside: dict[str, Placed]
     """What the file holds and the main model does not load, by role."""
     refused: list[Refused]
+    """The first of the tensors that stop the load."""
+    refused_total: int
     error: str | None
     """Why the model cannot be loaded."""
 

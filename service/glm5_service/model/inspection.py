@@ -36,6 +36,17 @@ class ModelFacts(BaseModel):
 
 def locate(path: Path) -> Path:
     """The GGUF file, or the Hugging Face folder, that names the model; raises on anything else."""
+    try:
+        return _located(path)
+    except (OSError, ValueError) as error:
+        # such as a name longer than the file system allows, or a NUL in it
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(
+            "cannot read the model path", path, remedy=f"{reason}. Check the path."
+        ) from error
+
+
+def _located(path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
@@ -54,6 +65,9 @@ def locate(path: Path) -> Path:
         )
     if (path / "config.json").is_file():
         return path
+    if pieces := sorted(path.glob("*.gguf?*")):
+        # raw pieces of a file: the plugin says how to join them
+        return pieces[0]
     raise SettingsError("no model in folder", path, expected="*.gguf, or config.json with safetensors")
 
 

@@ -21,10 +21,12 @@ CONVERT = "Convert the model with a current llama.cpp"
 ANOTHER = "Choose another quantisation: Q2_K to Q6_K, IQ1_S to IQ4_XS, Q4_0 to Q8_0, F16 and BF16 files load"
 BY_KEY = f"{AGAIN}, or convert it with a current llama.cpp"
 SET_AGAIN = "Fetch the set again"
+LAYOUT = "Another tool laid this file out: use one that a current llama.cpp converted"
 SUPPORTED = (
     "Q4_K, Q5_K, Q6_K, Q8_0, Q3_K, Q2_K, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_XS, IQ4_NL, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, "
     "IQ1_M, IQ1_S, F16, BF16, F32"
 )
+UNSCALED = "1 or no such key, for GLM-5 scales no positions"
 TYPES = "glm-dsa.attention.indexer.types"
 
 
@@ -114,6 +116,16 @@ def add(name: str, *shape: int) -> Callable[[RawGGUF], None]:
         raw.tensors.append(RawTensor(name, shape, 0, bytes(4 * elements)))
 
     return change
+
+
+def rename(old: str, new: str) -> Callable[[RawGGUF], None]:
+    return lambda raw: setattr(raw.tensor(old), "name", new)
+
+
+def fuse_wrongly(raw: RawGGUF) -> None:
+    for name in ("gate", "up"):
+        raw.drop(f"blk.1.ffn_{name}_exps.weight")
+    add("blk.1.ffn_gate_up_exps.weight", 2, 1024, 256)(raw)
 
 
 def put(key: str, kind: Type, value: object) -> Callable[[RawGGUF], None]:
@@ -235,6 +247,18 @@ def test_header(
             "metadata key glm-dsa.rope.scaling.type: yarn; expected none, for GLM-5 scales no positions. " + BY_KEY,
         ),
         (
+            put("glm-dsa.rope.scaling.factor", Type.FLOAT32, 4.0),
+            f"metadata key glm-dsa.rope.scaling.factor: 4.0; expected {UNSCALED}. {BY_KEY}",
+        ),
+        (
+            put("glm-dsa.rope.scale_linear", Type.FLOAT32, 2.0),
+            f"metadata key glm-dsa.rope.scale_linear: 2.0; expected {UNSCALED}. {BY_KEY}",
+        ),
+        (
+            put("glm-dsa.rope.scaling.attn_factor", Type.FLOAT32, 0.5),
+            f"metadata key glm-dsa.rope.scaling.attn_factor: 0.5; expected {UNSCALED}. {BY_KEY}",
+        ),
+        (
             put(TYPES, Type.ARRAY, Array(Type.BOOL, [True])),
             f"entries of metadata key {TYPES}: 1; expected 2, one a layer. {CONVERT}",
         ),
@@ -249,7 +273,8 @@ def test_header(
     ],
     ids=[
         "architecture", "no-architecture", "missing-key", "wrong-type", "out-of-range", "kv-heads", "gating", "infinite",
-        "not-boolean", "rope-scaling", "few-indexer-types", "unknown-indexer-type", "first-layer-shared",
+        "not-boolean", "rope-scaling", "rope-factor", "old-rope-factor", "rope-attention",
+        "few-indexer-types", "unknown-indexer-type", "first-layer-shared",
     ],
 )  # fmt: skip
 def test_hyperparameters(
@@ -268,7 +293,6 @@ def test_hyperparameters(
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (reshape, "blk.0.attn_output.weight has shape [128, 1024]; expected [256, 512]"),
         (lambda raw: raw.drop("blk.1.attn_q_b.weight"), "blk.1.attn_q_b.weight is missing"),
         (lambda raw: raw.drop("blk.0.attn_v_b.weight"), "blk.0.attn_v_b.weight is missing"),
         (lambda raw: raw.drop("blk.0.indexer.k_norm.bias"), "blk.0.indexer.k_norm.bias is missing"),
@@ -284,12 +308,29 @@ def test_hyperparameters(
         (add("blk.1.nextn.enorm.weight", 256), "blk.1.nextn.enorm.weight has no place in block 1 of 3"),
         (
             add("blk.1.attn_kv_b.weight", 2 * 448, 512),
-            "blk.1.attn_k_b.weight has no place in block 1 of 3 (and 1 more)",
+            "blk.1.attn_k_b.weight has no place in block 1 of 3; "
+            "tensor blk.1.attn_v_b.weight has no place in block 1 of 3",
+        ),
+        (
+            rename("blk.1.ffn_gate_exps.weight", "blk.1.experts.gate.weight"),
+            "blk.1.experts.gate.weight is unknown; no parameter of the model takes it; "
+            "tensor blk.1.ffn_gate_exps.weight is missing",
+        ),
+        (
+            add("blk.1.ffn_gate_up_exps.weight", 4, 512, 256),
+            "blk.1.ffn_gate_up_exps.weight has shape [4, 512, 256]; expected [4, 512, 256], and no separate gate and up "
+            "beside it",
+        ),
+        (
+            fuse_wrongly,
+            "blk.1.ffn_gate_up_exps.weight has shape [2, 1024, 256]; expected [4, 512, 256], and no separate gate and up "
+            "beside it; tensor blk.1.ffn_gate_exps.weight is missing; tensor blk.1.ffn_up_exps.weight is missing",
         ),
     ],
     ids=[
-        "shape", "missing", "half-of-kv_b", "part-of-indexer", "router-bias",
+        "missing", "half-of-kv_b", "part-of-indexer", "router-bias",
         "output", "extra", "extra-in-mtp", "extra-block", "dense-in-moe", "mtp-in-main", "both-kv_b",
+        "renamed", "fused-and-separate", "fused-wrongly",
     ],
 )  # fmt: skip
 def test_tensors(
@@ -299,10 +340,40 @@ def test_tensors(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A tensor of the wrong shape, one too few and one too many are refused by name."""
+    """A tensor too few and one too many are refused by name; the unknown one first, for it is often the missing one."""
     change(raw)
 
-    assert f"m.gguf: tensor {expected}. {BY_KEY}" == refusal(raw.write(tmp_path / "m.gguf"), capsys)
+    assert f"m.gguf: tensor {expected}. {LAYOUT}" == refusal(raw.write(tmp_path / "m.gguf"), capsys)
+
+
+def test_shape(raw: RawGGUF, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tensor of the wrong shape is refused by name."""
+    reshape(raw)
+
+    assert refusal(raw.write(tmp_path / "m.gguf"), capsys) == (
+        f"m.gguf: tensor blk.0.attn_output.weight has shape [128, 1024]; expected [256, 512]. {BY_KEY}"
+    )
+
+
+def test_many_faults(raw: RawGGUF, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence names four kinds of faults and counts the rest; the list names every tensor, up to a limit."""
+    reshape(raw)
+    for number in range(300):
+        add(f"blk.{number % 3}.other_{number // 3}.weight", 32)(raw)
+    path = raw.write(tmp_path / "m.gguf")
+    sentence = refusal(path, capsys)
+    assert main(["inspect", str(path), "--json"]) == 4
+    report = json.loads(capsys.readouterr().out)
+    assert main(["inspect", str(path)]) == 4
+    lines = capsys.readouterr().out.splitlines()
+
+    assert sentence.startswith(
+        "m.gguf: tensor blk.0.other_0.weight is unknown; no parameter of the model takes it (and 2 more); "
+    )
+    assert "; 97 more kinds of faults. " in sentence
+    assert (len(report["refused"]), report["refused_total"]) == (200, 301)
+    assert sum(line.startswith("  refuses") for line in lines) == 21
+    assert lines[-1] == "  refuses       281 more"
 
 
 @pytest.mark.parametrize(
@@ -427,8 +498,10 @@ FOREIGN = f"{NAMES[1]} is a split of another model"
         ),
         (
             second(TinySpec(layers=2, splits=3, heads=4, experts=4, index_heads=4)),
-            f"{NAMES[0]}: tensor blk.1.attn_q_b.weight has shape [1024, 256]; expected [512, 256] (and 3 more). "
-            + BY_KEY,
+            f"{NAMES[0]}: tensor blk.1.attn_q_b.weight has shape [1024, 256]; expected [512, 256]; "
+            "tensor blk.1.attn_k_b.weight has shape [4, 512, 192]; expected [2, 512, 192] or [1024, 192]; "
+            "tensor blk.1.attn_v_b.weight has shape [4, 256, 512]; expected [2, 256, 512] or [512, 512]; "
+            f"tensor blk.1.attn_output.weight has shape [256, 1024]; expected [256, 512]. {BY_KEY}",
         ),
         (
             edit_second(lambda first, second: second.metadata.update({"general.name": (Type.STRING, "GLM-4.5")})),

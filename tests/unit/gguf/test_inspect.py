@@ -54,6 +54,7 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
         "missing_mtp": [],
         "refused": [],
         "error": None,
+        "refused_total": 0,
     }
     assert isinstance(hyperparameters, dict)
     assert {name: hyperparameters[name] for name in ("layers", "kv_lora", "rope_dim", "indexer_dim")} == {

@@ -48,6 +48,20 @@ def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         locate(tmp_path)
 
 
+@pytest.mark.parametrize("path", ["x" * 5000, "a/" * 2500], ids=["name", "depth"])
+def test_impossible_path_is_refused(path: str) -> None:
+    """A path that no file system takes is a wrong setting, and shown short."""
+    with pytest.raises(SettingsError, match=r"^cannot read the model path: ") as refused:
+        locate(Path(path))
+    assert len(str(refused.value)) < 1500
+
+
+def test_raw_pieces_are_left_to_the_plugin(tmp_path: Path) -> None:
+    """A folder with pieces of a file names the first; the plugin says how to join them."""
+    _touch(tmp_path, "m.gguf.part2of2", "m.gguf.part1of2")
+    assert locate(tmp_path).name == "m.gguf.part1of2"
+
+
 def test_missing_plugin_is_named() -> None:
     """Without glm5-vllm the error says so and where it was looked for."""
     with pytest.raises(EngineError, match="the engine plugin is not installed"):

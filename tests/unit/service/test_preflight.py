@@ -40,6 +40,7 @@ GLM5 = GgufFacts(
     missing_mtp=[],
     set_aside={},
     refused=[],
+    refused_total=0,
     error=None,
     path=Path("/models/glm.gguf"),
     files=[],

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from glm5_vllm.gguf.errors import CHECK_PATH, CONVERT, FETCH_AGAIN, GGUFError
+from glm5_vllm.gguf.errors import CONVERT, FETCH_AGAIN, GGUFError, unreadable
 from glm5_vllm.gguf.file.cursor import SCALARS, U64, Cursor
 from glm5_vllm.gguf.file.quant_types import BY_ID, CHOOSE_ANOTHER, QuantType
 
@@ -44,7 +44,8 @@ MetadataValue = int | float | bool | str | ArrayValue
 class TensorInfo:
     """One tensor of the index.
 
-    `shape` is in numpy order (ggml's `ne` reversed); `offset` counts from the start of the file.
+    `shape` is in numpy order (ggml's `ne` reversed); `offset` counts from the start of the file. Bytes lie in a row,
+    but for a part that `rows_of_each` takes out: its matrices lie `matrix_stride` bytes apart.
     """
 
     name: str
@@ -53,11 +54,23 @@ class TensorInfo:
     offset: int
     nbytes: int
     path: Path
+    matrix_stride: int | None = None
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, that is of `shape[-1]` elements."""
         return self.shape[-1] // self.quant.block_elements * self.quant.block_bytes
+
+    def rows_of_each(self, start: int, stop: int) -> TensorInfo:
+        """Rows `start` to `stop` of every matrix of a [matrices, rows, columns] tensor, under the same name."""
+        matrices, rows, columns = self.shape
+        return replace(
+            self,
+            shape=(matrices, stop - start, columns),
+            offset=self.offset + start * self.row_bytes,
+            nbytes=matrices * (stop - start) * self.row_bytes,
+            matrix_stride=rows * self.row_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +100,7 @@ class Header:
                 file.seek(value.offset)
                 data = file.read(value.nbytes)
         except OSError as error:
-            raise GGUFError(f"cannot read {self.path}", error.strerror, remedy=CHECK_PATH) from error
+            raise unreadable(self.path, error) from error
         if len(data) != value.nbytes:
             raise GGUFError(f"{self.path.name} changed while it was read at key", key, remedy=FETCH_AGAIN)
         if value.element_type != _STRING:
@@ -108,8 +121,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         with path.open("rb") as file:
             cursor = Cursor(file, path, os.fstat(file.fileno()).st_size)
             return _parse(cursor)
-    except OSError as error:
-        raise GGUFError(f"cannot read {path}", error.strerror, remedy=CHECK_PATH) from error
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
 
 
 def _parse(cursor: Cursor) -> Header:

@@ -6,12 +6,13 @@ Reads carry their own position, so many threads may share a reader. Next: values
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 import torch
 
-from glm5_vllm.gguf.errors import GGUFError
+from glm5_vllm.gguf.errors import GGUFError, unreadable
 from glm5_vllm.gguf.file.header import TensorInfo
 from glm5_vllm.gguf.file.splits import Model
 
@@ -29,7 +30,7 @@ class TensorReader:
                 self._descriptors[header.path] = os.open(header.path, os.O_RDONLY)
         except OSError as error:
             self.close()
-            raise GGUFError(f"cannot read {error.filename}", error.strerror) from error
+            raise unreadable(error.filename, error) from error
 
     def __enter__(self) -> TensorReader:
         return self
@@ -62,9 +63,15 @@ class TensorReader:
             )
         view = memoryview(out.view(-1).numpy())  # type: ignore[arg-type]
         done = 0
-        while done < len(view):
-            part = view[done : done + _BYTES_AT_ONCE]
-            count = os.preadv(self._descriptors[tensor.path], [part], tensor.offset + start + done)
+        for offset, count in _runs(tensor, start, len(view)):
+            self._read_run(tensor, offset, view[done : done + count])
+            done += count
+
+    def _read_run(self, tensor: TensorInfo, offset: int, out: memoryview) -> None:
+        done = 0
+        while done < len(out):
+            part = out[done : done + _BYTES_AT_ONCE]
+            count = os.preadv(self._descriptors[tensor.path], [part], offset + done)
             if count == 0:
                 raise GGUFError(f"{tensor.path.name} became shorter while tensor {tensor.name} was read")
             done += count
@@ -84,3 +91,16 @@ class TensorReader:
         out = torch.empty(stop - start, tensor.row_bytes, dtype=torch.uint8)
         self.read_into(tensor, start * tensor.row_bytes, out)
         return out
+
+
+def _runs(tensor: TensorInfo, start: int, length: int) -> Iterator[tuple[int, int]]:
+    """(offset in the file, bytes) of the runs that hold `length` bytes of a tensor from byte `start` on."""
+    if tensor.matrix_stride is None:
+        yield tensor.offset + start, length
+        return
+    matrix_bytes = tensor.nbytes // tensor.shape[0]
+    while length:
+        matrix, within = divmod(start, matrix_bytes)
+        count = min(matrix_bytes - within, length)
+        yield tensor.offset + matrix * tensor.matrix_stride + within, count
+        start, length = start + count, length - count

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from glm5_vllm.gguf.errors import GGUFError
+from glm5_vllm.gguf.errors import GGUFError, unreadable
 from glm5_vllm.gguf.file.header import ArrayValue, Header, MetadataValue, TensorInfo, read_header
+from glm5_vllm.gguf.file.pieces import refuse_piece, refuse_pieces_in
+from glm5_vllm.gguf.printable import NAME_LIMIT, printable
 
 SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 KEY_NUMBER, KEY_COUNT, KEY_TENSORS = "split.no", "split.count", "split.tensors.count"
@@ -37,21 +39,29 @@ class Model:
 
     @property
     def architecture(self) -> str:
-        return str(self.metadata.get("general.architecture", "unknown"))
+        """The architecture in the metadata, printable."""
+        return printable(self.metadata.get("general.architecture", "unknown"), NAME_LIMIT)
 
     @property
     def name(self) -> str:
-        return str(self.metadata.get("general.name", self.path.stem))
+        """The name in the metadata, or the file's, printable."""
+        name = self.metadata.get("general.name")
+        return printable(name if isinstance(name, str) and name.strip() else self.path.stem, NAME_LIMIT)
 
 
 def open_model(path: str | os.PathLike[str]) -> Model:
     """Open the model at `path`: a single file, any one of its splits, or a folder that holds one model.
 
     Raises:
-        GGUFError: no or several models, a broken file, a split that is missing, doubled or of another model.
+        GGUFError: no or several models, raw pieces of a file, a broken file, or a split that is missing, doubled or
+            of another model.
     """
     path = Path(path)
-    paths = _split_paths(_only_model(path) if path.is_dir() else path)
+    try:
+        paths = _split_paths(_only_model(path) if path.is_dir() else path)
+    except (OSError, ValueError) as error:
+        # such as a name longer than the file system allows, or a NUL in it
+        raise unreadable(path, error) from error
     headers = tuple(read_header(each) for each in paths)
     if len(headers) == 1:
         _check_alone(headers[0])
@@ -68,6 +78,8 @@ def _only_model(folder: Path) -> Path:
         models.setdefault(f"{match['prefix']}-of-{match['count']}" if match else file.name, file)
     if len(models) == 1:
         return next(iter(models.values()))
+    if not models:
+        refuse_pieces_in(folder)
     found = ", ".join(sorted(file.name for file in models.values())) or "no .gguf file"
     raise GGUFError(
         f"folder {folder} must hold one model",
@@ -81,6 +93,7 @@ def _split_paths(path: Path) -> list[Path]:
     """Every file of the model that `path` belongs to, in order."""
     match = SPLIT_NAME.fullmatch(path.name)
     if match is None:
+        refuse_piece(path)
         return [path]
     count = int(match["count"])
     paths = [path.with_name(f"{match['prefix']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)]

@@ -22,6 +22,7 @@ from glm5_vllm.gguf.huggingface.tokenizer import tokenizer_config, tokenizer_jso
 from glm5_vllm.gguf.huggingface.vocabulary import read_vocabulary
 from glm5_vllm.gguf.model.hyperparameters import ARCHITECTURE
 from glm5_vllm.gguf.plan.planner import examine
+from glm5_vllm.gguf.printable import NAME_LIMIT
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
@@ -41,7 +42,7 @@ def hf_folder_for(path: Path) -> Path | None:
         return None
     contents = _contents(model)
     digest = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:16]
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", model.name).strip("-.") or "model"
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", model.name)[:NAME_LIMIT].strip("-.") or "model"
     folder = envs.cache_dir() / "hf" / f"{slug}-{digest}"
     _write(contents, folder)
     return folder

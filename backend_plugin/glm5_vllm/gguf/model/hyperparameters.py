@@ -11,6 +11,8 @@ ARCHITECTURE = "glm-dsa"
 GATING_SIGMOID = 2
 # far above GLM-5's 79: a corrupt count must not cost time
 MAX_BLOCKS = 1024
+# keys that scale positions where no rope.scaling.type says otherwise, and the values that change nothing
+UNSCALED = {"rope.scaling.factor": (0, 1), "rope.scale_linear": (0, 1), "rope.scaling.attn_factor": (1,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,7 @@ def read_hyperparameters(header: Header) -> Hyperparameters:
     keys.equal("attention.key_length", kv_lora + rope_dim)
     keys.equal("attention.value_length", kv_lora)
     keys.equal("expert_gating_func", GATING_SIGMOID, default=GATING_SIGMOID)
-    scaling = header.metadata.get(f"{ARCHITECTURE}.rope.scaling.type", "none")
-    if scaling != "none":
-        raise keys.wrong("rope.scaling.type", scaling, "none, for GLM-5 scales no positions")
+    _check_unscaled(keys)
     return Hyperparameters(
         layers=blocks - mtp_layers,
         mtp_layers=mtp_layers,
@@ -110,6 +110,18 @@ def read_hyperparameters(header: Header) -> Hyperparameters:
         rms_epsilon=keys.real("attention.layer_norm_rms_epsilon"),
         rope_theta=keys.real("rope.freq_base"),
     )
+
+
+def _check_unscaled(keys: _Keys) -> None:
+    """GLM-5 scales no positions. llama.cpp takes a factor without a type as linear scaling."""
+    scaling = keys.find("rope.scaling.type")
+    if scaling not in (None, "none"):
+        raise keys.wrong("rope.scaling.type", scaling, "none, for GLM-5 scales no positions")
+    for name, neutral in UNSCALED.items():
+        factor = keys.find(name)
+        if scaling is None and factor is not None and factor not in neutral:
+            expected = f"{neutral[-1]} or no such key, for GLM-5 scales no positions"
+            raise keys.wrong(name, factor, expected)
 
 
 class _Keys:
@@ -142,6 +154,9 @@ class _Keys:
         if not isinstance(value, bool):
             raise self.wrong(name, value, "true or false")
         return value
+
+    def find(self, name: str) -> MetadataValue | None:
+        return self._header.metadata.get(f"{ARCHITECTURE}.{name}")
 
     def wrong(self, name: str, value: object, expected: str) -> GGUFError:
         key = f"{self._header.path.name}: metadata key {ARCHITECTURE}.{name}"

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from glm5_vllm.gguf.errors import FETCH_OR_CONVERT, GGUFError
+from glm5_vllm.gguf.errors import FETCH_OR_CONVERT, OTHER_LAYOUT, GGUFError
 from glm5_vllm.gguf.file.header import TensorInfo
 from glm5_vllm.gguf.file.quant_types import CHOOSE_ANOTHER, LOADABLE_NAMES
 from glm5_vllm.gguf.file.splits import Model
 from glm5_vllm.gguf.model.hyperparameters import Hyperparameters, read_hyperparameters
 from glm5_vllm.gguf.model.indexshare import FULL, indexer_types
+from glm5_vllm.gguf.plan.layouts import FUSED, current_layout, fused_shape
 from glm5_vllm.gguf.plan.names import (
     BLOCK_BY_NAME,
     BLOCK_RULES,
@@ -26,16 +27,20 @@ from glm5_vllm.gguf.plan.names import (
     Where,
 )
 from glm5_vllm.gguf.plan.planned import LoadPlan, PlannedTensor, Refusal, Role
+from glm5_vllm.gguf.printable import NAME_LIMIT, printable
 
 _COPIES = {Where.MTP_COPY: Role.MTP_COPY}
 BLOCK_NAME = re.compile(r"blk\.(\d{1,4})\.(.+)")
+_BLOCK_NUMBER = re.compile(r"blk\.\d+\.")
+# kinds of faults that an error names; `inspect` lists the tensors
+_MOST_KINDS = 4
 
 
 def plan_load(model: Model) -> LoadPlan:
     """Plan the load of `model`.
 
     Raises:
-        GGUFError: the architecture or a hyperparameter is wrong, or a tensor is refused; it names the first.
+        GGUFError: the architecture or a hyperparameter is wrong, or tensors are refused.
     """
     plan = examine(model)
     if plan.refusals:
@@ -44,13 +49,19 @@ def plan_load(model: Model) -> LoadPlan:
 
 
 def refuse(plan: LoadPlan) -> GGUFError:
-    """The error that a plan with refusals ends in, to be raised; it names the first."""
-    first, more = plan.refusals[0], len(plan.refusals) - 1
-    return GGUFError(
-        f"{plan.model.path.name}: tensor {first.name} {first.reason}"
-        + (f" (and {more} more)" if more else ""),
-        remedy=first.remedy,
-    )
+    """The error that a plan with refusals ends in, to be raised; it names one tensor of each kind of fault."""
+    kinds: dict[str, list[Refusal]] = {}
+    for refusal in plan.refusals:
+        kinds.setdefault(_BLOCK_NUMBER.sub("blk.", f"{refusal.name} {refusal.reason}"), []).append(refusal)
+    faults = [
+        f"tensor {alike[0].name} {alike[0].reason}"
+        + (f" (and {len(alike) - 1} more)" if len(alike) > 1 else "")
+        for alike in kinds.values()
+    ]
+    if len(faults) > _MOST_KINDS:
+        faults[_MOST_KINDS:] = [f"{len(faults) - _MOST_KINDS} more kinds of faults"]
+    remedies = dict.fromkeys(alike[0].remedy for alike in kinds.values())
+    return GGUFError(f"{plan.model.path.name}: {'; '.join(faults)}", remedy=". ".join(remedies))
 
 
 def examine(model: Model) -> LoadPlan:
@@ -66,16 +77,14 @@ def examine(model: Model) -> LoadPlan:
     planner = _Planner(hyperparameters)
     planner.plan_model({name: model.tensors[name] for name in MODEL_BY_NAME if name in model.tensors})
     for layer in range(hyperparameters.blocks):
-        planner.plan_block(
-            layer, blocks.get(layer, {}), runs_indexer=layer >= len(types) or types[layer] == FULL
-        )
-    planner.refuse_unused(model.tensors.values())
+        present = current_layout(blocks.get(layer, {}), hyperparameters)
+        planner.plan_block(layer, present, runs_indexer=layer >= len(types) or types[layer] == FULL)
     return LoadPlan(
         model,
         hyperparameters,
         types,
         tuple(planner.planned),
-        tuple(planner.refusals),
+        (*planner.unused(model.tensors.values()), *planner.refusals),
         tuple(planner.missing_mtp),
     )
 
@@ -135,13 +144,19 @@ class _Planner:
             tensor_role = Role.SHARED_INDEXER if is_unused else _COPIES.get(rule.where, role)
             self.planned.append(PlannedTensor(target, tensor_role, treatment, tensor.shape, (tensor,), layer))
 
-    def refuse_unused(self, tensors: Iterable[TensorInfo]) -> None:
-        for tensor in tensors:
-            if tensor.name not in self._seen:
-                self._refuse(tensor.name, self._why_unused(tensor.name))
+    def unused(self, tensors: Iterable[TensorInfo]) -> list[Refusal]:
+        """A refusal of each tensor that nothing takes: often why another one is missing."""
+        return [
+            _refusal(each.name, self._why_unused(each)) for each in tensors if each.name not in self._seen
+        ]
 
-    def _why_unused(self, name: str) -> str:
-        match = BLOCK_NAME.fullmatch(name)
+    def _why_unused(self, tensor: TensorInfo) -> str:
+        match = BLOCK_NAME.fullmatch(tensor.name)
+        if match and match[2] == FUSED:
+            expected = list(fused_shape(self.h))
+            return (
+                f"has shape {list(tensor.shape)}; expected {expected}, and no separate gate and up beside it"
+            )
         if match and match[2] in BLOCK_BY_NAME:
             return f"has no place in block {int(match[1])} of {self.h.blocks}"
         return "is unknown; no parameter of the model takes it"
@@ -155,7 +170,8 @@ class _Planner:
             self._refuse(tensor.name, reason, CHOOSE_ANOTHER)
         elif tensor.shape not in shapes:
             expected = " or ".join(str(list(shape)) for shape in shapes)
-            self._refuse(tensor.name, f"has shape {list(tensor.shape)}; expected {expected}")
+            reason = f"has shape {list(tensor.shape)}; expected {expected}"
+            self._refuse(tensor.name, reason, FETCH_OR_CONVERT)
         else:
             return True
         return False
@@ -184,8 +200,12 @@ class _Planner:
         else:
             self._refuse(name, "is missing")
 
-    def _refuse(self, name: str, reason: str, remedy: str = FETCH_OR_CONVERT) -> None:
-        self.refusals.append(Refusal(name, reason, remedy))
+    def _refuse(self, name: str, reason: str, remedy: str = OTHER_LAYOUT) -> None:
+        self.refusals.append(_refusal(name, reason, remedy))
+
+
+def _refusal(name: str, reason: str, remedy: str = OTHER_LAYOUT) -> Refusal:
+    return Refusal(printable(name, NAME_LIMIT), reason, remedy)
 
 
 def _rules_of(layer: int, h: Hyperparameters, *, has_whole_kv_b: bool) -> list[Rule]:

@@ -41,6 +41,7 @@ report = {
     "set_aside": {},
     "missing_mtp": [],
     "refused": refused,
+    "refused_total": len(refused),
     "error": f"{path.name}: tensor {refused[0]['name']}: {refused[0]['reason']}" if refused else None,
 }
 print(json.dumps(report) if "--json" in sys.argv else f"{path}: glm-dsa")
