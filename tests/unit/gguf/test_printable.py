@@ -70,7 +70,7 @@ def test_inspect(
         if arguments[-1] == "--json":
             facts = json.loads(out)
             check_line(facts.get("name", ""), 1000)
-            check_line(facts.get("error", ""), 3000)
+            check_line(facts["error"] or "", 3000)
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
