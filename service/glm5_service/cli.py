@@ -6,6 +6,7 @@ Commands live in `commands/`, one module each, and are imported when they are ca
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import click
 
 from glm5_service import __version__
 from glm5_service.errors import ExitCode, Glm5Error
+from glm5_service.redact import redact, redacted_traceback
 from glm5_service.variables import TRACEBACK
 
 # name -> (module, one line of help); help must not import the command
@@ -76,7 +78,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     try:
         result = cli.main(args=argv, prog_name="glm5", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        print(redact(shown.getvalue()), end="", file=sys.stderr)
         return ExitCode.USAGE
     except click.Abort:
         return ExitCode.USAGE
@@ -85,10 +89,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         if isinstance(error.__cause__, SystemExit):
             raise error.__cause__ from None
         if os.environ.get(TRACEBACK, "0") not in ("", "0"):
-            raise
+            print(redacted_traceback(error), file=sys.stderr)
+            return error.exit_code if isinstance(error, Glm5Error) else ExitCode.INTERNAL
         if isinstance(error, Glm5Error):
             print(f"glm5: {error}", file=sys.stderr)
             return error.exit_code
-        print(f"glm5: internal error: {error!r}. Run again with `glm5 --traceback`.", file=sys.stderr)
+        print(
+            f"glm5: internal error: {redact(repr(error))}. Run again with `glm5 --traceback`.",
+            file=sys.stderr,
+        )
         return ExitCode.INTERNAL
     return result if isinstance(result, int) else ExitCode.DONE

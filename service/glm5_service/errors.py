@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from glm5_service.foreign import clean
+from glm5_service.foreign import SHOWN_CHARACTERS, clean
+from glm5_service.redact import redact
 
 LONGEST_PART = 1000
 
@@ -27,13 +28,16 @@ class Glm5Error(Exception):
     exit_code = ExitCode.INTERNAL
 
     def __init__(self, what: str, value: object = None, *, expected: str = "", remedy: str = "") -> None:
-        # parts of these come from servers, files and users
-        what, shown, expected = clean(what, LONGEST_PART), clean(value), clean(expected, LONGEST_PART)
+        # parts of these come from servers, files and users; a secret cut in the middle would not be found
+        what, shown, expected = (
+            clean(redact(str(part)), limit)
+            for part, limit in ((what, LONGEST_PART), (value, SHOWN_CHARACTERS), (expected, LONGEST_PART))
+        )
         text = what if value is None else f"{what}: {shown}"
         if expected:
             text += f"; expected {expected}"
         self.what, self.value, self.expected, self.remedy = what, value, expected, remedy
-        super().__init__(f"{text}. {remedy}" if remedy else text)
+        super().__init__(redact(f"{text}. {remedy}" if remedy else text))
 
 
 class SettingsError(Glm5Error):

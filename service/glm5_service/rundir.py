@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from glm5_service.contracts.attestation import Attestation
 from glm5_service.contracts.compile_mark import CompileMark
+from glm5_service.redact import redact
 
 log = logging.getLogger("glm5")
 Model = TypeVar("Model", bound=BaseModel)
@@ -66,8 +67,8 @@ def parse(data: bytes | str, model: type[Model]) -> Model | None:
 
 
 def write(path: Path, record: BaseModel) -> None:
-    """Put `record` at `path` by rename."""
-    write_text(path, record.model_dump_json(indent=1))
+    """Put `record` at `path` by rename, without secrets."""
+    write_text(path, redact(record.model_dump_json(indent=1)))
 
 
 def try_write(path: Path, record: BaseModel) -> bool:

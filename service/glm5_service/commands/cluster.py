@@ -98,5 +98,8 @@ def _read_again(read: Callable[[], list[PodStatus]]) -> list[PodStatus]:
 def events(ctx: click.Context) -> None:
     """Tell phase changes of this pod as Kubernetes Events (the chart's events container)."""
     from glm5_service.cluster.events import run
+    from glm5_service.redact import configure_logging
 
-    run(load_settings(ctx).settings.run_dir)
+    settings = load_settings(ctx).settings
+    configure_logging(settings.log.level)
+    run(settings.run_dir)

@@ -34,7 +34,8 @@ def settings_options(function: Function) -> Function:
         for pair in pairs:
             name, sign, value = pair.partition("=")
             if not sign:
-                raise click.BadParameter(f"{pair}; expected NAME=VALUE, such as engine.port=8001")
+                # what was given may be a secret behind a wrong sign
+                raise click.BadParameter("no = in it; expected NAME=VALUE, such as engine.port=8001")
             _collect(ctx)[name] = (value, "flag --set")
 
     def keep_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:

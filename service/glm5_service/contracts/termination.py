@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from glm5_service.contracts.base import Record
+from glm5_service.redact import redact
 
 # the kubelet keeps so many
 LIMIT_BYTES: Final = 4096
@@ -37,4 +38,4 @@ class TerminationMessage(Record):
         """Write it to `path` if the kubelet made that file; never raises."""
         with suppress(OSError):
             if path.exists():
-                path.write_bytes(self.text().encode()[:LIMIT_BYTES])
+                path.write_bytes(redact(self.text()).encode()[:LIMIT_BYTES])

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psutil
 
+from glm5_service.redact import redact
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # the end of a killed process with hundreds of GB mapped takes seconds, on a busy host more
 _SWEEP_SECONDS, _RELAY_SECONDS = 60.0, 5.0
@@ -58,7 +60,9 @@ class EngineProcess:
         assert self._child.stdout is not None
         for raw in self._child.stdout:
             with contextlib.suppress(OSError):
-                sys.stdout.buffer.write(raw)
+                sys.stdout.buffer.write(
+                    redact(raw.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+                )
                 sys.stdout.buffer.flush()
             self._on_line(raw.decode("utf-8", "replace").rstrip("\n"))
 

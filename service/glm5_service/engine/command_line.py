@@ -37,6 +37,8 @@ class EngineCommand:
     secrets: Mapping[str, str]
 
 
+# by which vLLM is given its key
+KEY_VARIABLE = "VLLM_API_KEY"
 GATE = "glm5_service.api.gate.Gate"
 # the plugin hands it to vLLM's HTTP server, which has no flag for it
 PROTOCOL = "glm5_service.api.connections:ApiProtocol"
@@ -90,7 +92,7 @@ def engine_command(
     }
     if profile == "cpu":
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(engine.cpu_kv_cache_gib)
-    secrets = {"VLLM_API_KEY": engine.api_key.get_secret_value()} if engine.api_key else {}
+    secrets = {KEY_VARIABLE: engine.api_key.get_secret_value()} if engine.api_key else {}
     if settings.api.gate:
         policy = _policy(settings.api, token)
         secrets[VARIABLE] = policy.to_json()

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from glm5_service.errors import SettingsError
+from glm5_service.redact import MASK
 from glm5_service.settings.schema import leaves
 from glm5_service.settings.sources import Given, Layer, from_environment, from_file, from_flags
 from glm5_service.settings.tree import Settings
@@ -59,7 +60,9 @@ def _explain(error: ValidationError, merged: Layer) -> SettingsError:
     if not path:  # a rule over several settings of one section
         return SettingsError(f"settings of {'.'.join(parts) or 'the tree'}", expected=first["msg"])
     given = merged[path]
-    value = "**********" if is_secret(path) else repr(given.value)
+    value = repr(given.value)
+    if is_secret(path):
+        value = MASK if given.value else "empty"
     more = f"{error.error_count() - 1} more settings are wrong." if error.error_count() > 1 else ""
     expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return SettingsError(f"setting {path} ({given.origin})", value, expected=expected, remedy=more)

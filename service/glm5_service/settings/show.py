@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import BaseModel
 
+from glm5_service.redact import redact
 from glm5_service.settings.load import Loaded
 from glm5_service.settings.schema import leaves
 
@@ -29,6 +31,7 @@ def shown(loaded: Loaded) -> list[Shown]:
         for part in path.split("."):
             value = value[part]
         about = " ".join((leaf.field.description or "").split())
+        value = json.loads(redact(json.dumps(value)))
         rows.append(Shown(name=path, value=value, origin=loaded.origins[path], env=leaf.env, about=about))
     return rows
 

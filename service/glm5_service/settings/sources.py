@@ -10,11 +10,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
 
 from glm5_service.errors import SettingsError
+from glm5_service.redact import MASK
 from glm5_service.settings.schema import ENV_PREFIX, leaves, sections
 from glm5_service.variables import CONFIG, TRACEBACK
 
@@ -98,10 +100,9 @@ def from_file(path: Path) -> Layer:
     try:
         document = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
         raise SettingsError(
-            "settings file is not YAML", path, expected="a map of sections", remedy=reason
-        ) from error
+            "settings file is not YAML", path, expected="a map of sections", remedy=_yaml_problem(error)
+        ) from None
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -113,16 +114,33 @@ def from_file(path: Path) -> Layer:
     return layer
 
 
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """Where the fault is and of what kind; the line itself may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return "It holds a character that YAML does not allow."
+    kind = re.sub(r"'[^']*'|\"[^\"]*\"", "...", getattr(error, "problem", None) or "cannot be read")
+    return f"Line {mark.line + 1}, column {mark.column + 1}: {kind}."
+
+
+@cache
+def names() -> frozenset[str]:
+    """Every word that can be a key of the settings file."""
+    return frozenset(part for path in leaves() for part in path.split("."))
+
+
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that appears twice, where YAML's own loader silently keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                name = key.value if key.value in names() else MASK
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key given twice: {key}", node.start_mark
+                    None, None, f"key given twice: {name}", key.start_mark
                 )
+            seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
@@ -134,11 +152,15 @@ def _flatten(node: dict[object, object], prefix: str, file: Path, layer: Layer) 
         elif path not in sections():
             raise SettingsError(
                 f"unknown key in {file}",
-                path,
+                # a secret without its key stands where a key should
+                f"{prefix}{MASK}" if f"{prefix}value" in leaves() else path,
                 expected="a name that `glm5 config` lists",
                 remedy=nearest(path, [*leaves(), *sections()]) or "See `glm5 config`.",
             )
         elif isinstance(value, dict):
             _flatten(value, f"{path}.", file, layer)
         elif value is not None:
-            raise SettingsError(f"section {path} in {file}", value, expected="a map of settings")
+            # its content may be a secret that stands a level too high
+            raise SettingsError(
+                f"section {path} in {file}", type(value).__name__, expected="a map of settings"
+            )

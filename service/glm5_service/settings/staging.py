@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
+from glm5_service.redact import register
 from glm5_service.settings.base import Seconds, Section
+from glm5_service.settings.secret import SecretText
 
 SCHEMES = ("hf", "https", "http", "s3", "oci", "file")
 
@@ -21,6 +23,8 @@ Bytes = Annotated[int, Field(ge=0)]
 def _web_address(value: str) -> str:
     try:
         parts = urlsplit(value)
+        if parts.password:
+            register(parts.password)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
@@ -58,7 +62,7 @@ WebAddress = Annotated[str, AfterValidator(_web_address)]
 class Secret(Section):
     """A secret: a value (from the environment) or a file, read again whenever the secret was refused."""
 
-    value: SecretStr | None = None
+    value: SecretText | None = None
     """The secret itself; meant for the environment, not for a file in version control."""
     file: Path | None = None
     """File that holds the secret."""

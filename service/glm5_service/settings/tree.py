@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field
 
 from glm5_service.settings.api import ApiSettings
 from glm5_service.settings.base import Port, Seconds, Section, Words, flag
 from glm5_service.settings.operation import DrainSettings, HealthSettings, PreflightSettings, SidecarSettings
+from glm5_service.settings.secret import SecretText, refuse_secret_flags
 from glm5_service.settings.staging import StagingSettings
 
 
@@ -55,7 +56,7 @@ class EngineSettings(Section):
     """Run without compilation and CUDA graphs; unset is true on the cpu profile, false on cuda."""
     cpu_kv_cache_gib: Annotated[int, Field(ge=1)] = 1
     """Memory of the KV cache on the cpu profile, in GiB."""
-    api_key: Annotated[SecretStr | None, flag("--api-key")] = None
+    api_key: Annotated[SecretText | None, flag("--api-key")] = None
     """Key that clients must send; handed to vLLM by environment, never on its command line."""
     tool_call_parser: Annotated[str | None, flag("--tool-call-parser")] = None
     """Parser of tool calls, as vLLM names it (GLM-5: glm47); unset leaves automatic tool choice off."""
@@ -63,8 +64,8 @@ class EngineSettings(Section):
     """Parser of reasoning blocks, as vLLM names it (GLM-5: glm45)."""
     stop_timeout_seconds: Seconds = 30
     """How long the engine may take to stop, once no request runs, before it is killed."""
-    extra_args: Words = Field(default=[])
-    """Further arguments for `vllm serve`, passed on as they are; a string is split like a shell would."""
+    extra_args: Annotated[Words, BeforeValidator(refuse_secret_flags)] = Field(default=[])
+    """Further arguments for `vllm serve`, passed on as they are; a string is split as a shell would split it."""
 
 
 class LogSettings(Section):

@@ -14,6 +14,7 @@ from typing import TextIO
 
 from glm5_service.contracts.staging import StagingPhase, StagingState
 from glm5_service.foreign import clean
+from glm5_service.redact import redact
 from glm5_service.rundir import RunDir, write
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import REMEDIES, StagingError
@@ -61,7 +62,7 @@ class Progress:
         """A line for the log, above the bar if there is one."""
         with self._lock:
             start = "\r\033[K" if self._bar else ""
-            print(f"{start}{clean(sentence, LONGEST_LINE)}", file=self._out, flush=True)
+            print(f"{start}{clean(redact(sentence), LONGEST_LINE)}", file=self._out, flush=True)
 
     def fetched(self, count: int) -> None:
         """Bytes came from the source and are on the volume."""

@@ -10,6 +10,7 @@ import sys
 from glm5_service.contracts.arguments import HEALTH_MODULE, HealthServerArguments
 from glm5_service.contracts.engine import EngineState
 from glm5_service.errors import EngineError
+from glm5_service.redact import redact
 
 
 class HealthServer:
@@ -42,7 +43,7 @@ class HealthServer:
     def post(self, state: EngineState) -> None:
         """Send a state; one that cannot be sent now is dropped, and the next one follows soon."""
         with contextlib.suppress(OSError):
-            self._states.send(state.model_dump_json().encode(), socket.MSG_DONTWAIT)
+            self._states.send(redact(state.model_dump_json()).encode(), socket.MSG_DONTWAIT)
 
     def stop(self) -> None:
         """End the process."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from glm5_service.contracts.engine import EngineState, MemoryState, PhaseSpan
 from glm5_service.contracts.termination import TerminationMessage
 from glm5_service.engine import caches
-from glm5_service.engine.command_line import engine_command
-from glm5_service.errors import ExitCode, Glm5Error
+from glm5_service.engine.command_line import KEY_VARIABLE, engine_command
+from glm5_service.errors import ExitCode, Glm5Error, SettingsError
 from glm5_service.host.ports import local_url
 from glm5_service.host.vllm_build import versions
 from glm5_service.preflight.check import Cleared, clear
+from glm5_service.redact import configure_logging, redact
 from glm5_service.rundir import RunDir, read, try_write, write_text
 from glm5_service.settings import Settings
 from glm5_service.supervise.revision import held
@@ -34,12 +37,7 @@ def serve(settings: Settings) -> ExitCode:
 
 
 def _serve(settings: Settings) -> ExitCode:
-    logging.basicConfig(
-        level=settings.log.level.upper(),
-        format="glm5 %(levelname)s %(asctime)s %(message)s",
-        datefmt="%m-%d %H:%M:%S",  # as vLLM writes it
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    configure_logging(settings.log.level)
     with held(settings) as settled:
         return run(settled)
 
@@ -73,7 +71,7 @@ def _over(state: EngineState, error: BaseException) -> EngineState:
     """The last state of a start that ended before there was an engine."""
     # python 3.11 wraps what a signal raises while a class is made
     was_told = any(isinstance(each, (SystemExit, KeyboardInterrupt)) for each in (error, error.__cause__))
-    why = str(error) if isinstance(error, Glm5Error) else f"internal error: {error!r}"
+    why = str(error) if isinstance(error, Glm5Error) else redact(f"internal error: {error!r}")
     return state.model_copy(
         update={
             "phase": "stopped" if was_told else "failed",
@@ -95,12 +93,24 @@ async def _supervise(launch: Launch, settings: Settings) -> ExitCode:
     return await Supervisor(launch, settings).run()
 
 
+def _refuse_foreign_key(settings: Settings, environ: Mapping[str, str]) -> None:
+    """A key that only vLLM knows would refuse the canary, and an empty one would open the API."""
+    if settings.engine.api_key is None and KEY_VARIABLE in environ:
+        raise SettingsError(
+            "the API key is given to vLLM alone",
+            KEY_VARIABLE,
+            expected="the key in engine.api_key",
+            remedy="Set GLM5_ENGINE__API_KEY instead, and unset it.",
+        )
+
+
 def prepare(settings: Settings, cleared: Cleared, before: EngineState) -> Launch:
     """The command and the constant part of the state; leaves the token in the run directory."""
     token = secrets.token_urlsafe(32)
     folders = caches.prepare(settings.cache_dir, settings.engine.image)
     fit, architecture = cleared.fit, cleared.model.architecture
     backend = expected_backend(settings.health.expected_backend, cleared.profile, architecture)
+    _refuse_foreign_key(settings, os.environ)
     command = engine_command(settings, cleared.model, cleared.profile, backend, token, folders)
     write_text(RunDir(settings.run_dir).token, token, mode=0o600)
     identity = EngineState(

@@ -43,7 +43,7 @@ def test_config_file_is_named_by_environment(tmp_path: Path) -> None:
     [
         ("engine: {prot: 1}", ["unknown key", "engine.prot", "Did you mean engine.port?"]),
         ("engin: {port: 1}", ["unknown key", "engin", "Did you mean engine?"]),
-        ("engine: 5", ["section engine", "5", "a map of settings"]),
+        ("engine: 5", ["section engine", "int", "a map of settings"]),
         ("engine: {port: [}", ["not YAML"]),
         ("engine: {port: 1, port: 2}", ["key given twice: port"]),
         ("[1, 2]", ["a map of sections, not a list"]),

@@ -6,6 +6,7 @@ Digest of an object: its SHA-256 checksum if it has one, else what its ETag is t
 from __future__ import annotations
 
 import base64
+import os
 import queue
 import re
 import threading
@@ -37,6 +38,7 @@ from glm5_service.staging.records import Digest, RemoteFile, belongs, stated
 from glm5_service.staging.sources.base import HttpSource
 from glm5_service.staging.sources.http.answers import CREDENTIALS_REFUSED, retry_after
 from glm5_service.staging.sources.http.client import Target
+from glm5_service.staging.sources.secrets import environment_keys
 
 URL_LIFETIME_SECONDS = 3600
 # a question may be several requests: pages of a list, and where the keys come from
@@ -162,7 +164,7 @@ class S3Source(HttpSource):
             **options,  # type: ignore[arg-type]
         )
         # a session of its own reads credential files again, which is the point after a refusal
-        return boto3.session.Session().client(
+        return boto3.session.Session(**environment_keys(os.environ)).client(
             "s3",
             endpoint_url=s3.endpoint,
             region_name=s3.region or ("us-east-1" if s3.endpoint else None),
