@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from glm5_service.contracts.arguments import GGUF_MODULE, InspectArguments
 from glm5_service.contracts.inspection import GgufFacts
 from glm5_service.errors import EngineError, ModelError, SettingsError
+from glm5_service.foreign import parse_json
 
 # a 402 GB set has a header of a few MB; beyond this the storage hangs
 INSPECT_TIMEOUT_SECONDS = 120
@@ -37,6 +38,7 @@ class ModelFacts(BaseModel):
 def locate(path: Path) -> Path:
     """The GGUF file, or the Hugging Face folder, that names the model; raises on anything else."""
     try:
+<<<<<<< HEAD
         return _located(path)
     except (OSError, ValueError) as error:
         # such as a name longer than the file system allows, or a NUL in it
@@ -48,8 +50,16 @@ def locate(path: Path) -> Path:
 
 def _located(path: Path) -> Path:
     if path.is_file():
+=======
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        raise SettingsError(
+            f"model cannot be looked at ({error.strerror})", path, expected="a GGUF file or a folder"
+        ) from error
+    if is_file:
+>>>>>>> 7cae391 ([service] a model path that no file system takes is a setting's error)
         return path
-    if not path.is_dir():
+    if not is_folder:
         raise SettingsError("no such model", path, expected="a GGUF file or a folder that holds a model")
     files = sorted(path.glob("*.gguf"))
     sets: dict[str, Path] = {}
@@ -95,7 +105,7 @@ def inspect_model(path: Path) -> ModelFacts:
 
 def _model_type(config: Path) -> str | None:
     try:
-        found = json.loads(config.read_bytes()).get("model_type")
+        found = parse_json(config.read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(
             "not a model configuration", config, expected="a JSON object", remedy=f"{error}."

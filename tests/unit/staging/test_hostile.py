@@ -12,6 +12,7 @@ from urllib3 import HTTPHeaderDict
 from glm5_service.contracts.manifest import MANIFEST_NAME
 from glm5_service.errors import Glm5Error, ModelError, SettingsError
 from glm5_service.foreign import clean, parse_json, plain, whole
+from glm5_service.model.inspection import inspect_model, locate
 from glm5_service.settings.load import load
 from glm5_service.settings.sources import Given
 from glm5_service.settings.staging import StagingSettings
@@ -315,3 +316,27 @@ def test_paths_that_no_file_system_takes(stage: Runner, target: str) -> None:
     with pytest.raises(Glm5Error) as caught:
         stage(target=stage.target / target)
     assert not isinstance(caught.value, StagingError) or caught.value.reason is not Reason.INTERNAL
+
+
+@pytest.mark.parametrize("path", ["n" * 5000, "n/" * 3000, "a\0b"])
+def test_a_model_path_that_no_file_system_takes(path: str) -> None:
+    """`glm5 gguf inspect`, preflight and serve say so, whatever the path."""
+    with pytest.raises(SettingsError, match="model"):
+        locate(Path("/tmp") / path)
+
+
+@pytest.mark.parametrize("path", ["n" * 5000, "n/" * 3000])
+def test_a_source_path_that_no_file_system_takes(stage: Runner, path: str) -> None:
+    """Nor is a source an internal error."""
+    with pytest.raises(StagingError, match=r"cannot list|no such file") as caught:
+        stage(source=f"file:///tmp/{path}")
+    assert caught.value.reason is not Reason.INTERNAL
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("text", [DEEP, LONG, "[]", '{"model_type": NaN}'])
+def test_a_model_configuration_that_is_none(tmp_path: Path, text: str) -> None:
+    """A config.json is foreign as well."""
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match="not a model configuration"):
+        inspect_model(tmp_path)
