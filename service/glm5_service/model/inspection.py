@@ -38,7 +38,6 @@ class ModelFacts(BaseModel):
 def locate(path: Path) -> Path:
     """The GGUF file, or the Hugging Face folder, that names the model; raises on anything else."""
     try:
-<<<<<<< HEAD
         return _located(path)
     except (OSError, ValueError) as error:
         # such as a name longer than the file system allows, or a NUL in it
@@ -50,16 +49,8 @@ def locate(path: Path) -> Path:
 
 def _located(path: Path) -> Path:
     if path.is_file():
-=======
-        is_file, is_folder = path.is_file(), path.is_dir()
-    except OSError as error:
-        raise SettingsError(
-            f"model cannot be looked at ({error.strerror})", path, expected="a GGUF file or a folder"
-        ) from error
-    if is_file:
->>>>>>> 7cae391 ([service] a model path that no file system takes is a setting's error)
         return path
-    if not is_folder:
+    if not path.is_dir():
         raise SettingsError("no such model", path, expected="a GGUF file or a folder that holds a model")
     files = sorted(path.glob("*.gguf"))
     sets: dict[str, Path] = {}
