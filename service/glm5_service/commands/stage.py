@@ -9,23 +9,27 @@ from glm5_service.commands.options import load_settings, setting, settings_optio
 
 @click.command("stage")
 @click.argument("source", required=False)
-@click.option("--wait", is_flag=True, help="Fetch nothing; end when another stager has published it.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
 @click.option(
-    "--verify", is_flag=True, help="Hash the published model from disk; fetch what is damaged again."
+    "--wait", is_flag=True, help="Fetch nothing. Wait until another stager has published the model."
 )
+@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
+@click.option("--verify", is_flag=True, help="Hash the published model and fetch damaged files again.")
 @click.option("--warm", is_flag=True, help="Read the published model into the page cache.")
 @settings_options
 @setting("--target", path="staging.target", help="Folder on the volume that belongs to this model.")
 @setting(
     "--tokenizer-source", path="staging.tokenizer_source", help="Second source, for tokenizer and config."
 )
-@setting("--quantisation", path="staging.quantisation", help="Which one, where the source holds several.")
+@setting(
+    "--quantisation", path="staging.quantisation", help="Quantisation to take if the source holds several."
+)
 @setting("--refresh", path="staging.refresh", is_flag=True, help="Look for a newer revision at the source.")
-@setting("--aside", path="staging.aside", is_flag=True, help="Do not make it current; the next run does.")
-@setting("--keep", path="staging.keep", help="Revisions left after publishing.")
+@setting(
+    "--aside", path="staging.aside", is_flag=True, help="Publish, but leave the current revision current."
+)
+@setting("--keep", path="staging.keep", help="Revisions kept after publishing.")
 @setting("--connections", path="staging.connections", help="Parallel ranged requests.")
-@setting("--rate-limit", path="staging.rate_limit", help="Bytes per second; 0 is no limit.")
+@setting("--rate-limit", path="staging.rate_limit", help="Bytes per second. 0 means no limit.")
 @setting("--run-dir", path="run_dir", help="Folder for staging.json.")
 @click.pass_context
 def command(

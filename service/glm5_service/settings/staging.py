@@ -115,51 +115,51 @@ class StagingSettings(Section):
     """hf://org/repo[@revision][/folder or pattern], https://host/file or folder/, s3://bucket/prefix,
     oci://host/repository:tag or file:///path."""
     tokenizer_source: str | None = None
-    """Second source, for tokenizer and config, where the first has only GGUF files."""
+    """Second source, for tokenizer and config, if the first has only GGUF files."""
     target: Path = Path("/models/glm-5")
     """Folder on the model volume that belongs to this model."""
     quantisation: str | None = None
-    """Which one to take where the source holds several, e.g. UD-Q4_K_XL."""
+    """Quantisation to take if the source holds several, e.g. UD-Q4_K_XL. The exact label wins."""
     architecture: str = "glm-dsa"
-    """general.architecture that the GGUF must have; empty takes any."""
+    """general.architecture that the GGUF must have. Empty accepts any."""
     refresh: bool = False
-    """Ask the source for a newer revision even when a model from it is published."""
+    """Look for a newer revision at the source even if a model from it is published."""
     require_digest: bool = True
-    """Refuse a remote file whose source states no digest; false relies on size and structure."""
+    """Refuse a remote file whose source states no digest. If false, only size and structure are checked."""
     aside: bool = False
-    """Leave the current revision current, and remove none: the next run for this model makes it current in a moment."""
+    """Publish without making the new revision current, and remove none. The next run makes it current."""
     keep: Annotated[int, Field(ge=1)] = 1
-    """Revisions left after publishing, the current one included; those in use stay in any case."""
+    """Revisions kept after publishing, including the current one. Revisions in use always stay."""
 
     connections: Annotated[int, Field(ge=1, le=128)] = 8
     """Parallel ranged requests."""
     part_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20
     """Bytes of one ranged request."""
     rate_limit: Bytes = 0
-    """Bytes per second over all connections; 0 is no limit."""
+    """Bytes per second over all connections. 0 means no limit."""
     connect_seconds: Seconds = 15
     """Time to reach a host."""
     stall_seconds: Seconds = 60
-    """A connection that is silent, or slower than stall_bytes_per_second, for so long is dropped."""
+    """Seconds after which a connection is dropped if it is silent or slower than stall_bytes_per_second."""
     stall_bytes_per_second: Bytes = 4096
     """Slower than this counts as stalled."""
     retries: Annotated[int, Field(ge=0)] = 8
-    """Attempts in a row without one new byte before giving up."""
+    """Attempts in a row without a new byte before staging fails."""
     backoff_seconds: Seconds = 1
-    """First pause between attempts; doubles each time."""
+    """First pause between attempts. It doubles each time."""
     backoff_max_seconds: Seconds = 60
-    """Longest pause, unless Retry-After asks for more."""
+    """Longest pause, unless the server asks for more."""
     retry_after_max_seconds: Seconds = 600
-    """Longest Retry-After that is obeyed."""
+    """Longest wait that a server may ask for."""
 
     headroom_bytes: Bytes = 1 << 30
     """Free space to leave on the volume."""
     lock_wait_seconds: Annotated[float, Field(ge=0)] = 86400
-    """How long to wait for another stager of the same target; 0 does not wait."""
+    """Seconds to wait for another stager of the same target. 0 does not wait."""
     lock_lease_seconds: Seconds = 90
-    """A lock without a heartbeat for so long is taken over; longer than NFS caches attributes."""
+    """Seconds without a heartbeat after which a lock is taken over. Must be longer than NFS caches attributes."""
     warm_limit_bytes: Bytes = 0
-    """Most bytes that --warm reads into the page cache; 0 is the whole model."""
+    """Most bytes that --warm reads into the page cache. 0 means the whole model."""
 
     termination_log: Path = Path("/dev/termination-log")
     """File that gets the reason of a failure, written only if it exists (the kubelet makes it)."""

@@ -1,6 +1,6 @@
-"""Carries out what a plan can do without the source: reuse, link, and hash again what lies on the volume.
+"""Carries out the part of a plan that needs no source: reuses, links and rehashes files on the volume.
 
-Returns the files that have to be fetched. Next hop: fetch.py.
+Returns the files that have to be fetched. Next: transfer/fetch.py.
 """
 
 from __future__ import annotations

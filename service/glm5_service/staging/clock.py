@@ -1,4 +1,4 @@
-"""Time as staging uses it: monotonic only, so that a jump of the wall clock changes nothing; waits end on stop."""
+"""Time for staging. It is monotonic, so a jump of the wall clock changes nothing. A wait ends when the run must stop."""
 
 from __future__ import annotations
 

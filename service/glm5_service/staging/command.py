@@ -1,6 +1,6 @@
-"""`glm5 stage`: one run, its signals, and how it reports its end. Next hop: stager.py.
+"""`glm5 stage`: one run, its signals, and the report of its end. Next: stager.py.
 
-Errors leave as Glm5Error, after staging.json and the termination message were written.
+Errors leave as Glm5Error. By then staging.json and the termination message are written.
 """
 
 from __future__ import annotations

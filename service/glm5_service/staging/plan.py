@@ -1,6 +1,6 @@
-"""Compares what is offered with what is on the volume: what happens to each file, and whether it will fit.
+"""Compares what the source offers with what is on the volume. Decides what happens to each file and whether it fits.
 
-Reads names, sizes, records and journals only; changes nothing. Next hop: assemble.py.
+Reads names, sizes, records and journals, and changes nothing. Next: assemble.py.
 """
 
 from __future__ import annotations

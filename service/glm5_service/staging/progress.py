@@ -1,6 +1,6 @@
-"""How far staging is: numbers for people (a bar, or a line every 10 s) and for machines (staging.json).
+"""Progress of a run: a bar or a line every 10 s for people, staging.json for machines.
 
-Counts only; decides nothing. Safe to call from every thread.
+Counts and decides nothing. Any thread may call it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Why staging fails: the fixed list of reasons with remedies and exit codes, and the errors that carry them.
+"""Why staging fails: the list of reasons with remedies and exit codes, and the errors that carry them.
 
-Reasons are an interface (termination message, staging.json, metrics): they are added, never renamed.
-`Transient` and `SourceChanged` are not the end: try again, or list again.
+Reasons are an interface (termination message, staging.json, metrics). They are added, never renamed.
+`Transient` means try again. `SourceChanged` means list again.
 """
 
 from __future__ import annotations
@@ -51,37 +51,37 @@ class Remedy:
 REMEDIES: dict[Reason, Remedy] = {
     Reason.UNAUTHORIZED: Remedy(
         ExitCode.SOURCE,
-        "Check the token or keys and that they may read this source; gated models need acceptance.",
+        "Check the token or keys, and that they may read this source. Accept the terms of a gated model.",
     ),
     Reason.NOT_FOUND: Remedy(ExitCode.SOURCE, "Check the address, the revision and the file names."),
     Reason.UNREACHABLE: Remedy(
-        ExitCode.SOURCE, "Check DNS, proxy and network policy, then run again; it continues where it stopped."
+        ExitCode.SOURCE, "Check DNS, proxy and network policy, then run again. It continues where it stopped."
     ),
     Reason.THROTTLED: Remedy(
         ExitCode.SOURCE,
-        "Lower connections or set rate_limit, or use a token with a higher quota, then run again.",
+        "Lower connections, set rate_limit, or use a token with a higher quota, then run again.",
     ),
     Reason.UNTRUSTED: Remedy(
         ExitCode.SOURCE,
-        "Give the right certificate authority in http.ca_file, or the address that serves https.",
+        "Set the right certificate authority in http.ca_file, or use the address that serves https.",
     ),
     Reason.REFUSED: Remedy(
-        ExitCode.SOURCE, "Read the server's answer; the request itself will not succeed later."
+        ExitCode.SOURCE, "Read the server's answer. The same request will not succeed later."
     ),
     Reason.STALLED: Remedy(
         ExitCode.SOURCE,
-        "Check the network and the source's limits, then run again; it continues where it stopped.",
+        "Check the network and the source's limits, then run again. It continues where it stopped.",
     ),
     Reason.CHANGED: Remedy(
-        ExitCode.SOURCE, "Wait until the source is stable, or pin a revision; mirrors must serve equal ETags."
+        ExitCode.SOURCE, "Wait until the source is stable, or pin a revision. Mirrors must serve equal ETags."
     ),
     Reason.NO_DIGEST: Remedy(
         ExitCode.SOURCE,
         "Put a SHA256SUMS file beside the model (sha256sum * > SHA256SUMS), or set require_digest=false.",
     ),
-    Reason.AMBIGUOUS: Remedy(ExitCode.USAGE, "Name one with the quantisation setting or a narrower source."),
+    Reason.AMBIGUOUS: Remedy(ExitCode.USAGE, "Set quantisation, or name a narrower source."),
     Reason.OUT_OF_SPACE: Remedy(
-        ExitCode.FIT, "Enlarge the volume or lower keep, then run again; it continues where it stopped."
+        ExitCode.FIT, "Enlarge the volume or lower keep, then run again. It continues where it stopped."
     ),
     Reason.READ_ONLY: Remedy(
         ExitCode.FIT,
@@ -94,24 +94,20 @@ REMEDIES: dict[Reason, Remedy] = {
     ),
     Reason.CORRUPT: Remedy(
         ExitCode.MODEL,
-        "Run again: only the damaged file is fetched. If it repeats, the source, proxy or disk is bad.",
+        "Run again: only the damaged file is fetched. If it happens again, the source, proxy or disk is bad.",
     ),
     Reason.NOT_A_MODEL: Remedy(
-        ExitCode.MODEL, "Point the source at GGUF files themselves, not at pointer files or web pages."
+        ExitCode.MODEL, "Point the source at the GGUF files, not at pointer files or web pages."
     ),
-    Reason.INCOMPLETE: Remedy(
-        ExitCode.MODEL, "Complete the set at the source: every split, all of one model."
-    ),
+    Reason.INCOMPLETE: Remedy(ExitCode.MODEL, "Complete the set at the source: every split of one model."),
     Reason.WRONG_ARCHITECTURE: Remedy(ExitCode.MODEL, "Choose a GGUF of the expected architecture."),
     Reason.LOCKED: Remedy(ExitCode.FIT, "Wait for the other stager, or raise lock_wait_seconds."),
-    Reason.LOCK_LOST: Remedy(
-        ExitCode.FIT, "Another stager took over; let it finish. Nothing was published by this one."
-    ),
+    Reason.LOCK_LOST: Remedy(ExitCode.FIT, "Let the other stager finish. This one published nothing."),
     Reason.SETTINGS: Remedy(
-        ExitCode.USAGE, "Correct the setting; `glm5 config` shows each value and its origin."
+        ExitCode.USAGE, "Correct the setting. `glm5 config` shows each value and its origin."
     ),
-    Reason.INTERRUPTED: Remedy(ExitCode.INTERNAL, "Run again; it continues where it stopped."),
-    Reason.INTERNAL: Remedy(ExitCode.INTERNAL, "Report it with the log."),
+    Reason.INTERRUPTED: Remedy(ExitCode.INTERNAL, "Run again. It continues where it stopped."),
+    Reason.INTERNAL: Remedy(ExitCode.INTERNAL, "Report it, with the log."),
 }
 
 

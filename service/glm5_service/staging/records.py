@@ -1,4 +1,4 @@
-"""What passes between listing, planning and fetching: frozen records, no behaviour beyond derived values."""
+"""The records that pass between listing, planning and fetching. They are frozen and only derive values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `glm5 stage` tells at its beginning and end: the plan, the result, the termination message."""
+"""What `glm5 stage` prints: the plan, the result, and the termination message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the steps: list, plan, assemble, fetch, publish; what happens when the source changes on the way.
+"""The order of the steps (list, plan, assemble, fetch, publish), and what happens when the source changes meanwhile.
 
 Each step is a module of its own.
 """

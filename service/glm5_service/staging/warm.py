@@ -1,4 +1,4 @@
-"""Reads the published model into the page cache, and tells how much of it is resident."""
+"""Reads the published model into the page cache and reports how much of it is resident."""
 
 from __future__ import annotations
 

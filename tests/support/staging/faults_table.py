@@ -21,8 +21,8 @@ MODULES = tuple(
 DOCUMENT = Path(__file__).parents[3] / "service/docs/staging-faults.md"
 HEAD = """# Faults and what staging does about them
 
-Each row is a test against a real server or filesystem that injects the fault; the row's last column is what the test
-asserts. Nothing unverified was published in any of them. Made by `make staging-docs`.
+Each row is a test. It injects the fault into a real server or filesystem and asserts the last column. No test published
+an unverified file. `make staging-docs` writes this page.
 
 | Fault | What staging does | Ends |
 |---|---|---|
@@ -30,7 +30,7 @@ asserts. Nothing unverified was published in any of them. Made by `make staging-
 REASONS_HEAD = """
 ## Reasons
 
-The reason is in `staging.json`, in the termination message and, as its sentence, on stderr.
+The reason is in `staging.json` and in the termination message. Its sentence is on stderr.
 
 | Reason | Exit code | Remedy |
 |---|---|---|

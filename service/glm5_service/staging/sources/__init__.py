@@ -1,6 +1,6 @@
-"""Where a model can come from: one module per scheme, each lists files and opens a range of one.
+"""The sources of a model. Each scheme has a module that lists files and opens a byte range of one.
 
-`open_source` picks the module; next hop: `glm5_service.staging.sources.listing`.
+`open_source` picks the module. Next: `sources.listing`.
 """
 
 from __future__ import annotations

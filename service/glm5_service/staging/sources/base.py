@@ -1,4 +1,4 @@
-"""What every source offers. A source knows one place; choosing among its files is `listing`'s work."""
+"""The interface of a source. A source knows one place. `listing` chooses among its files."""
 
 from __future__ import annotations
 

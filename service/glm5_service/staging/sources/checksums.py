@@ -1,4 +1,4 @@
-"""SHA256SUMS, the file that states digests where a source has no other way: `sha256sum * > SHA256SUMS`."""
+"""Reads SHA256SUMS, which states digests where a source has no other way: `sha256sum * > SHA256SUMS`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """https://host/folder/file.gguf or https://host/folder/: a plain web server.
 
-A server lists nothing, so a file stands for all splits its name implies, and a folder needs a SHA256SUMS file.
+A web server lists nothing. So a file stands for all splits that its name implies, and a folder needs a SHA256SUMS file.
 """
 
 from __future__ import annotations

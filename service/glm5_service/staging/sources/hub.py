@@ -1,7 +1,8 @@
-"""hf://org/repo[@revision][/folder, file or pattern]: one question to the Hub API tells sizes and digests.
+"""hf://org/repo[@revision][/folder, file or pattern]: one request to the Hub API gives sizes and digests.
 
-The Hub's own client is not used: its answer is one JSON document, and asked through our HTTP it obeys the same
-time-outs, certificates, proxy and rules for secrets as the transfer itself. Tests compare both clients.
+Not huggingface_hub (2.4): this is one JSON document, and that client limits neither the size of an answer nor the total
+time of a dripping one. Tests compare both clients. Not hf_xet (1.8): its sessions take neither a certificate authority
+nor a proxy, and the Hub serves the same bytes by HTTP ranges.
 """
 
 from __future__ import annotations

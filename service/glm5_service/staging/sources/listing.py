@@ -1,7 +1,6 @@
-"""Chooses the model among what a source has: every split of one quantisation, tokenizer and config.
+"""Chooses the model among the files of a source: every split of one quantisation, tokenizer and config.
 
-Refuses here what can be refused before a byte is fetched: no set, several sets, missing splits, pointer files,
-files without digest. Next hop: ../plan.py.
+Refuses early: no set, several sets, missing splits, pointer files, files without digest. Next: ../plan.py.
 """
 
 from __future__ import annotations

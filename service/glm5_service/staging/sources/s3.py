@@ -1,6 +1,6 @@
-"""s3://bucket/prefix: listed with boto3, read over presigned addresses by the same HTTP as everything else.
+"""s3://bucket/prefix: boto3 lists the objects; presigned addresses are read by the HTTP client of all sources.
 
-Digest of an object: its SHA-256 checksum if it has one, else what its ETag is the MD5 of.
+The digest of an object is its SHA-256 checksum, else what its ETag is the MD5 of.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads secrets from where the settings point; a secret leaves this module only as a header for one origin."""
+"""Reads secrets from where the settings point. A secret leaves this module only as a header for one origin."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is noted about published revisions later on: by which source one is asked for, and that a file was found damaged.
+"""Notes about published revisions: the source that one is asked for by, and files that were found damaged.
 
-The verdict of an audit must outlive its run, and it is about an inode: revisions and builds share files by hard links.
+A verdict outlives its run. It is about an inode, because revisions and builds share files by hard links.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A revision under construction: a hidden folder that only verified files enter, each with its record.
+"""A revision under construction: a hidden folder of verified files, each with its record.
 
-Survives a kill: what has a record and is untouched need not be read again.
+It survives a kill. A file that has a record and is untouched is not read again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""File operations on the model volume that follow no symbolic link, neither at the name nor at the folder it is in.
+"""File operations on the model volume that follow no symbolic link.
 
-Each opens the folder first and then works within it, so a link put in place of either is an error and not a way out of
-the volume. The folders above are checked by `volume.Volume.check`.
+Each one opens the folder and works inside it. A link in place of the file or its folder is an error.
+`volume.Volume.check` checks the folders above.
 """
 
 from __future__ import annotations

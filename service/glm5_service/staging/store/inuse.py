@@ -1,6 +1,6 @@
-"""A reader's lease on the published revision: what is held here is never pruned.
+"""A reader's lease on the published revision. A held revision is never pruned.
 
-The engine's side calls `hold` around its whole life; the stager asks `held_revisions` before it removes any.
+The engine calls `hold` for its whole life. The stager asks `held_revisions` before it removes a revision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A lease: a small file whose heartbeat says that its owner lives. No flock, no clock of the other side.
+"""A lease: a small file whose heartbeat shows that its owner lives. It needs no flock and no common clock.
 
-An observer calls an owner dead when the heartbeat stands still for a whole lease on the observer's own monotonic
-clock, or at once when the owner is a process of this very kernel and namespace that is gone.
+An observer calls an owner dead when the heartbeat stands still for a whole lease on the observer's own clock. An owner
+that was a process of this kernel and namespace is dead as soon as the process is gone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The lock of a target: exactly one stager works, also where flock is a no-op and whatever the wall clock does.
+"""The lock of a target. Exactly one stager works, even where flock does nothing and whatever the wall clock does.
 
-The lock is a sequence of lease files, 00000001.json and up; the highest one counts. Taking the lock, free or dead,
-is creating the next number, which succeeds for exactly one. A holder that was taken for dead sees the next number
-and stops. The highest file is never removed, so a rival that comes late finds it above its own and gives that one up.
+The lock is a sequence of lease files: 00000001.json and up. The highest one counts. A stager takes a free or dead lock by
+creating the next number, which succeeds for exactly one. A holder that was taken for dead sees the next number and stops.
+The highest file is never removed, so a late rival finds it above its own and gives its own up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Makes a finished build a revision, and a revision the current one, each in one step.
 
-Order: every file is verified and on disk; manifest; rename of the folder; rename of the link `current`. A reader that
-resolves `current` has a whole model at every moment, before, between and after.
+Order: every file is verified and synced; manifest; rename of the folder; rename of the link `current`. A reader that
+resolves `current` sees a whole model at every moment.
 """
 
 from __future__ import annotations

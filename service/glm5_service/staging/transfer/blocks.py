@@ -1,7 +1,7 @@
-"""Files written and read past the page cache where the filesystem allows it.
+"""Writes and reads files past the page cache where the filesystem allows it.
 
-Copying 402 GB through the page cache costs more CPU than receiving them, and in a container with a memory limit every
-page has to be reclaimed again at once. O_DIRECT wants whole blocks, so ragged ends go through the page cache.
+Copying 402 GB through the page cache costs more CPU than receiving them. Under a memory limit every page must also be
+reclaimed at once. O_DIRECT takes whole blocks, so ragged ends go through the page cache.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Fetches a list of files: starts the workers and hashers, ends them together, keeps the journals durable.
+"""Fetches a list of files: starts workers and hashers, ends them together, and keeps the journals durable.
 
-The work is worker.py's (bytes from a source) and hashing.py's (digests); schedule.py hands it out.
+worker.py reads bytes from a source, hashing.py computes digests, schedule.py hands out the work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the threads of one fetch end together: the first error counts, and those that wait for a server are woken."""
+"""Ends the threads of one fetch together: the first error counts, and threads that wait for a server are woken."""
 
 from __future__ import annotations
 

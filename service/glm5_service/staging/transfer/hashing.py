@@ -1,6 +1,6 @@
-"""Hashes the files under way: bytes that arrive in order as they pass, the others read back from the volume.
+"""Hashes files under way: bytes that arrive in order at once, other bytes by reading them back from the volume.
 
-A file whose digest matches enters the build, one whose digest does not starts again. Next hop: store.build.Build.keep.
+A file whose digest matches enters the build. Any other file starts again. Next: store.build.Build.keep.
 """
 
 from __future__ import annotations

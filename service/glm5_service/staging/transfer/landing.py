@@ -1,7 +1,7 @@
-"""Arrived bytes on their way to the volume: a few windows, lent to the workers in turn, written by a few threads.
+"""Writes arrived bytes to the volume: a few windows that workers borrow in turn, and a few threads that write them.
 
-Few of both, however many connections there are: a few windows stay in the processor's cache, and what has to wait for
-one waits in its socket. Next hop: partial.Partial.write.
+Few, however many connections there are: the windows stay in the processor's cache, and what waits for one waits in its
+socket. Next: partial.Partial.write.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A file on its way: process-unique bytes and journal on the volume, shared by the workers that fill it.
+"""A file under way: its bytes and its journal on the volume, under names of this process, shared by the workers.
 
-Never visible under its final name. Next hop: schedule.py, which hands out its missing parts.
+It never has its final name. Next: schedule.py, which hands out its missing parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Time spent on a source: pauses between attempts, when to give up, and the rate limit."""
+"""Time spent on a source: pauses between attempts, when to give up, and the rate limit.
+
+Not tenacity: one wait for all workers, attempts that count only without a new byte, and a rate limit that ends on SIGTERM
+would still be ours. One line of backoff would be left to it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hands out the work of fetching: parts of files to workers, files that lag behind to hashers.
+"""Hands out the work of fetching: parts of files to workers, and files that lag behind to hashers.
 
-A worker stays with its file, then goes to the one that fewest others work on, so with as many files as connections
-each file arrives in order and is hashed as it arrives. Knows nothing of HTTP or the volume; next hop: fetch.py.
+A worker stays with its file, then moves to the file with the fewest workers. With as many files as connections each file
+arrives in order and is hashed as it arrives. This module knows neither HTTP nor the volume.
 """
 
 from __future__ import annotations

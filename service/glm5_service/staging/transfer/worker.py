@@ -1,6 +1,6 @@
-"""One connection's work: takes a part of a file, asks its source for it, and brings the bytes to the volume.
+"""One connection's work: takes a part of a file, requests it from the source, and repeats failed requests.
 
-Owns the requests and their repetition. Bytes go on to landing.py (written) and hashing.py (hashed as they pass).
+Next: landing.py writes the bytes, and hashing.py hashes them as they pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The body of an HTTP answer, received straight into the place its bytes are written from."""
+"""Receives the body of an HTTP answer straight into the memory that it is written from."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The one way staging speaks HTTP: requests, redirects that keep secrets at home, and ranged reads.
+"""The HTTP client of all sources: requests, redirects that pass no secret on, and byte ranges.
 
-What an answer means is answers.py's; its body is read by body.py. It never retries: transfer/patience.py does.
+answers.py says what an answer means, body.py reads its body. This module never retries: transfer/patience.py does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ends what waits too long for a server that sends a byte now and then: each of them begins the socket's time-out anew.
+"""Ends a wait for a server that sends a byte now and then. Each byte restarts the socket's own time-out.
 
-Covers what comes before a body: TLS, the way through a proxy, the head of an answer; and the sizes between chunks.
+Covers everything before a body (TLS, a proxy's answer, the head of an answer) and the sizes between chunks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tells a connection that is alive but too slow; time spent in our own rate limit does not count."""
+"""Detects a connection that is alive but too slow. Time spent in our own rate limit does not count."""
 
 from __future__ import annotations
 

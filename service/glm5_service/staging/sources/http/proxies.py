@@ -1,7 +1,7 @@
-"""Which proxy a request goes through. One rule for every request of every source.
+"""Chooses the proxy of a request. One rule holds for every request of every source.
 
-The setting http.proxy wins. Without it HTTP_PROXY, HTTPS_PROXY and NO_PROXY of the environment hold, read by the
-functions of the standard library that botocore reads them by, so that the S3 listing goes the way of the S3 transfer.
+The setting http.proxy wins. Otherwise HTTP_PROXY, HTTPS_PROXY and NO_PROXY hold. They are read by the functions of the
+standard library that botocore uses, so an S3 listing goes the same way as the transfer.
 """
 
 from __future__ import annotations
