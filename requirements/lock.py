@@ -1,7 +1,8 @@
 """Writes cpu.lock and test.lock from the environment it runs in: `.venv/bin/python requirements/lock.py`.
 
 A lock pins every distribution that the roots need, found by walking the installed metadata, so that `install` needs
-no resolver and every machine gets what was tested.
+no resolver and every machine gets what was tested. pip-tools and uv would lock what an index offers, not what is
+installed and was tested; `pip freeze` cannot part the engine's packages from the tests'.
 """
 
 from __future__ import annotations

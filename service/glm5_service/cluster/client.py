@@ -1,4 +1,8 @@
-"""Reads the cluster: the only module that speaks to its API. Judges nothing."""
+"""Reads the cluster: the only module that speaks to its API. Judges nothing.
+
+lightkube and not the package `kubernetes`: installed it takes 4 MB instead of 118 (the service image has 236) and is
+imported in 0.4 s instead of 0.7 s (lightkube 1.0.1, kubernetes 37.0.2, Python 3.11).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 import httpx2
 from httpx2.websockets import HTTPXWSException
 from lightkube import ApiError, Client, KubeConfig
+from lightkube.config import client_adapter
 from lightkube.core.exceptions import ConfigError, LoadResourceError
 from lightkube.resources.core_v1 import (
     Event,
@@ -63,6 +68,8 @@ class Cluster:
                 raise ConfigError(f"no context {context}")
             self._config = config
             self.client = Client(config=config, timeout=PATIENCE)
+            # the same connection for what has no resource class: the version and the list of kinds
+            self._raw = client_adapter.Client(config, client_adapter.ConnectionParams(timeout=PATIENCE))
             self.namespace = namespace or config.namespace or "default"
 
     def facts(self, secrets: frozenset[str], own_labels: Mapping[str, str]) -> ClusterFacts:
@@ -164,7 +171,7 @@ class Cluster:
         return parse(staging, StagingState), parse(engine, EngineState)
 
     def _get(self, path: str) -> Any:
-        response = self.client._client._client.get(path)  # type: ignore[attr-defined]
+        response = self._raw.get(path)
         response.raise_for_status()
         return response.json()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -203,8 +204,17 @@ def test_busy_node_is_given_time_to_enter_a_container(
     done = state(phase="done", source="s3://models/a---b")
     engine = EngineState(phase="ready", since=NOW, reason="")
 
+    begun: dict[Client, float] = {}
+
+    class Noted(Client):
+        def __init__(self, *arguments: Any, timeout: httpx2.Timeout, **more: Any) -> None:
+            super().__init__(*arguments, timeout=timeout, **more)
+            begun[self] = timeout.read or 0
+
+    monkeypatch.setattr("glm5_service.cluster.client.Client", Noted)
+
     def slow(client: Client, *_: object, timeout: float, **__: object) -> ExecResponse:
-        begun_within = client._client._client.timeout.read
+        begun_within = begun[client]
         if min(timeout, begun_within) < 30:
             raise httpx2.ReadTimeout("no answer")
         return ExecResponse(stdout=f"{done.model_dump_json()}\n---\n{engine.model_dump_json()}", exit_code=0)
@@ -259,7 +269,7 @@ def test_part_of_the_api_that_is_down_leaves_the_rest(
         return httpx2.Response(status, json={"resources": [{"kind": "StatefulSet"}]})
 
     http = httpx2.Client(transport=httpx2.MockTransport(answer), base_url="https://cluster")
-    monkeypatch.setattr(cluster.client._client, "_client", http)
+    monkeypatch.setattr(cluster, "_raw", http)
 
     assert cluster._kinds() == ({"apps/StatefulSet"}, {"metrics.k8s.io", "left.io", "slow.io"})
 
