@@ -77,7 +77,7 @@ class Server:
                 state = read(RunDir(self.run_dir).engine, EngineState)
                 progress.update(elapsed, f"{state.phase}: {state.reason}" if state else "starting")
                 time.sleep(POLL_SECONDS)
-        print(f"It answers after {time.monotonic() - start:.0f} s.")
+        print(f"Ready after {time.monotonic() - start:.0f} s.")
 
     def stay(self, announce: Callable[[], None]) -> None:
         """Serve until Ctrl-C, SIGTERM or the server's own end; who reads what `announce` shows may end it at once."""

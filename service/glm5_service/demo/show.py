@@ -67,7 +67,7 @@ def show_backend(attestations: Sequence[Attestation]) -> None:
     print()
     if not attestations:
         print(
-            "Attention backend: not known here; attention/rank-N.json in the server's run directory names it."
+            "Attention backend: unknown. The server writes it to attention/rank-N.json in its run directory."
         )
     for record in attestations:
         print(f"Attention backend of rank {record.rank}: {record.backend} ({record.backend_class})")

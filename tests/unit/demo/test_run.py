@@ -85,7 +85,7 @@ def test_a_running_server_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert code == ExitCode.DONE
     assert shown.count("Q: Why?\nA: It is a list.") == 2
-    assert "Attention backend: not known here" in shown
+    assert "Attention backend: unknown" in shown
 
 
 @pytest.mark.parametrize(("argv", "shown"), [("same", True), ("other", False)])
