@@ -16,6 +16,7 @@ VERSION = (ROOT / "VERSION").read_text().strip()
 VERSIONED = (
     "VERSION",
     "CHANGELOG.md",
+    "release/package",
     "release/version",
     "service/pyproject.toml",
     "service/glm5_service/__init__.py",
@@ -54,7 +55,7 @@ def test_a_new_version_reaches_every_place(copy: Path) -> None:
 
     assert run("release/version", cwd=copy).returncode == 0
     for name in VERSIONED:
-        if name != "release/version":
+        if not name.startswith("release/"):
             assert "987.6.5" in (copy / name).read_text(), name
     log = (copy / "CHANGELOG.md").read_text()
     assert re.search(r"## \[Unreleased\]\n\n## \[987\.6\.5\] - \d{4}-\d\d-\d\d\n", log)
@@ -79,6 +80,31 @@ def test_a_version_that_is_none_changes_nothing(copy: Path) -> None:
     assert done.returncode == 1
     assert "'v1': expected MAJOR.MINOR.PATCH" in done.stderr
     assert all((copy / name).read_text() == (ROOT / name).read_text() for name in VERSIONED)
+
+
+def test_a_release_refuses_what_is_not_ready(copy: Path) -> None:
+    """Changes, a version without a dated section, and a tag of another commit are each refused; nothing is built."""
+
+    def git(*argv: str) -> None:
+        run("git", "-c", "user.name=x", "-c", "user.email=x@example.com", *argv, cwd=copy)
+
+    def refusal() -> str:
+        done = run("release/package", "--tag", cwd=copy)
+        assert done.returncode == 1
+        assert not (copy / "dist").exists()
+        return done.stderr
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    (copy / "more").touch()
+    assert "changes that are not committed" in refusal()
+    (copy / "more").unlink()
+    assert f"no section [{VERSION}] with a date" in refusal()
+    run("release/version", "987.6.5", cwd=copy)
+    git("commit", "-qam", "two")
+    git("tag", "v987.6.5", "HEAD~1")
+    assert "v987.6.5 is another commit" in refusal()
 
 
 def test_update_robot_finds_every_pin() -> None:
