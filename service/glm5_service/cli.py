@@ -21,14 +21,14 @@ from glm5_service.variables import TRACEBACK
 
 # name -> (module, one line of help); help must not import the command
 COMMANDS = {
-    "stage": ("glm5_service.commands.stage", "Bring the model here, verify it and publish it."),
+    "stage": ("glm5_service.commands.stage", "Download the model, verify it and publish it."),
     "preflight": ("glm5_service.commands.preflight", "Check whether this host can serve the model."),
-    "serve": ("glm5_service.commands.serve", "Start the engine and stay with it."),
-    "sidecar": ("glm5_service.commands.sidecar", "Answer /metrics for the whole pod."),
-    "gguf": ("glm5_service.commands.gguf", "Look into a GGUF file."),
-    "config": ("glm5_service.commands.config", "Show every setting, its value and where it came from."),
-    "cluster": ("glm5_service.commands.cluster", "Check a cluster, and follow an installed release."),
-    "demo": ("glm5_service.commands.demo", "Ask a served model a question and show how it answers."),
+    "serve": ("glm5_service.commands.serve", "Start the engine and supervise it."),
+    "sidecar": ("glm5_service.commands.sidecar", "Serve /metrics for the whole pod."),
+    "gguf": ("glm5_service.commands.gguf", "Inspect a GGUF file."),
+    "config": ("glm5_service.commands.config", "Show every setting, its value and its origin."),
+    "cluster": ("glm5_service.commands.cluster", "Check a cluster, or follow a release."),
+    "demo": ("glm5_service.commands.demo", "Serve the demo model and ask it a question."),
 }
 
 
@@ -55,12 +55,12 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="glm5")
-@click.option("--traceback", is_flag=True, help="Show where an error came from (also GLM5_TRACEBACK=1).")
+@click.option("--traceback", is_flag=True, help="Show the traceback of an error (also GLM5_TRACEBACK=1).")
 def cli(traceback: bool) -> None:
     """Stage, serve and watch GLM-5 on vLLM.
 
-    Exit codes: 0 done, 1 internal, 2 usage or settings, 3 source unreachable or refused, 4 model file wrong,
-    5 does not fit, 6 engine failed.
+    Exit codes: 0 done, 1 internal error, 2 wrong usage or settings, 3 source unreachable or refused,
+    4 wrong model file, 5 the model does not fit or the host cannot serve it, 6 the engine failed.
     """
     if traceback:
         os.environ[TRACEBACK] = "1"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from glm5_service.cluster.release_status import PodStatus
 
 WATCH_SECONDS = 2.0
-_context = click.option("--context", help="Context of the kubeconfig; unset takes the current one.")
-_namespace = click.option("--namespace", "-n", help="Namespace; unset takes the context's.")
+_context = click.option("--context", help="Context of the kubeconfig. Default: the current one.")
+_namespace = click.option("--namespace", "-n", help="Namespace. Default: that of the context.")
 
 
 @click.group("cluster")
@@ -39,7 +39,7 @@ def command() -> None:
 @_context
 @_namespace
 def check(manifests: TextIO, context: str | None, namespace: str | None) -> int:
-    """Whether this cluster can take what `helm template` rendered into MANIFESTS (default: standard input).
+    """Check whether this cluster can run MANIFESTS, the output of `helm template` (default: standard input).
 
     helm template glm5 charts/glm5 -f values.yaml | glm5 cluster check -n llm
     """
@@ -56,13 +56,13 @@ def check(manifests: TextIO, context: str | None, namespace: str | None) -> int:
 
 @command.command("status")
 @click.option("--release", default="glm5", show_default=True, help="Name of the helm release.")
-@click.option("--watch", is_flag=True, help="Show it anew every two seconds.")
+@click.option("--watch", is_flag=True, help="Refresh every two seconds.")
 @_context
 @_namespace
 def status(release: str, watch: bool, context: str | None, namespace: str | None) -> int:
-    """Phase, staging, backend, last failure and events of a release, on one screen.
+    """Show phase, staging, backend, last failure and events of a release.
 
-    Exit code 0 if every pod is ready, else 6.
+    The exit code is 0 if every pod is ready, else 6.
     """
     from glm5_service.cluster.client import Cluster
     from glm5_service.cluster.release_status import read_status
@@ -96,7 +96,7 @@ def _read_again(read: Callable[[], list[PodStatus]]) -> list[PodStatus]:
 @settings_options
 @click.pass_context
 def events(ctx: click.Context) -> None:
-    """Tell phase changes of this pod as Kubernetes Events (the chart's events container)."""
+    """Report phase changes of this pod as Kubernetes Events."""
     from glm5_service.cluster.events import run
     from glm5_service.redact import configure_logging
 

@@ -14,7 +14,7 @@ from glm5_service.commands.options import load_settings, settings_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON list instead of a table.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """Show every setting, its value and where it came from; secrets are masked."""
+    """Show every setting, its value and its origin. Secrets are masked."""
     from glm5_service.settings.show import as_text, shown
 
     rows = shown(load_settings(ctx))

@@ -9,14 +9,14 @@ import click
 
 @click.group("gguf")
 def command() -> None:
-    """Look into a GGUF file."""
+    """Inspect a GGUF file."""
 
 
 @command.command("inspect")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def inspect(file: Path, as_json: bool) -> int:
-    """Show what FILE holds, what would be loaded and what would be refused.
+    """Show what FILE holds, what the loader takes and what it refuses.
 
     FILE is a GGUF file, any file of a split set, or a folder that holds one set.
     """

@@ -43,7 +43,7 @@ def settings_options(function: Function) -> Function:
 
     function = click.option(
         "--set", "pairs", multiple=True, metavar="NAME=VALUE", callback=keep_pairs, expose_value=False,
-        help="Any setting that `glm5 config` lists; repeatable.",
+        help="Any setting that `glm5 config` lists. Repeatable.",
     )(function)  # fmt: skip
     return click.option(
         "--config", type=click.Path(path_type=Path), metavar="FILE", callback=keep_file, expose_value=False,

@@ -10,14 +10,14 @@ from glm5_service.commands.options import load_settings, setting, settings_optio
 @click.command("preflight")
 @click.argument("model", required=False)
 @settings_options
-@setting("--tensor-parallel-size", path="engine.tensor_parallel_size", help="GPUs the model is spread over.")
+@setting("--tensor-parallel-size", path="engine.tensor_parallel_size", help="Number of GPUs for the model.")
 @setting("--profile", path="engine.profile", help="auto, cpu or cuda.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 @click.pass_context
 def command(ctx: click.Context, model: str | None, as_json: bool) -> int:
-    """Check whether this host can serve MODEL; every rule says pass, warn or fail, and what to do.
+    """Check whether this host can serve MODEL. Each rule passes, warns or fails, and says what to do.
 
-    Ends with the exit code of the first rule that failed, else 0.
+    The exit code is that of the first rule that failed, else 0.
     """
     extra: dict[str, tuple[object, str]] = {} if model is None else {"model.path": (model, "argument MODEL")}
     settings = load_settings(ctx, extra).settings

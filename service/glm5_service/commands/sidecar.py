@@ -10,11 +10,11 @@ from glm5_service.commands.options import load_settings, setting, settings_optio
 @click.command("sidecar")
 @settings_options
 @setting("--port", path="sidecar.port", help="Port of /metrics.")
-@setting("--run-dir", path="run_dir", help="Folder for facts shared within the pod.")
-@click.option("--reference", is_flag=True, help="Print the reference of all metrics and leave.")
+@setting("--run-dir", path="run_dir", help="Folder that the containers of a pod share.")
+@click.option("--reference", is_flag=True, help="Print the reference of all metrics and exit.")
 @click.pass_context
 def command(ctx: click.Context, reference: bool) -> int:
-    """Answer /metrics for the whole pod, from the run directory, the supervisor and vLLM."""
+    """Serve /metrics for the whole pod: from the run directory, the supervisor and vLLM."""
     if reference:
         from glm5_service.sidecar import catalog
 

@@ -20,41 +20,41 @@ class HealthSettings(Section):
     port: Port = 8081
     """Port of /startupz, /readyz, /livez and /status."""
     expected_backend: str = "auto"
-    """Attention backend every rank must attest; auto is the profile's own for GLM-5, none is no demand."""
+    """Attention backend that every rank must attest. auto: the plugin's, for GLM-5. none: any."""
     poll_seconds: Seconds = 1
-    """How often the engine is looked at."""
+    """Seconds between two looks at the engine."""
     stall_seconds: Seconds = 120
-    """Queued work without an engine step or token for this long means the engine hangs."""
+    """Seconds of queued work without an engine step after which the engine counts as hung."""
     compile_cap_seconds: Seconds = 600
-    """A kernel compilation counts as progress for at most this long."""
+    """Maximum seconds for which a kernel compilation counts as progress."""
     canary_idle_seconds: Seconds = 60
-    """An idle engine is asked for one token this often."""
+    """Seconds between two canaries, requests for one token, while the engine is idle."""
     canary_timeout_seconds: Seconds = 30
-    """How long that token may take."""
+    """Seconds that a canary may take."""
     canary_failures: Count = 3
-    """So many failures in a row mean the engine hangs."""
+    """Failed canaries in a row after which the engine counts as hung."""
 
 
 class DrainSettings(Section):
     """How running requests end when the pod is told to stop."""
 
     endpoint_grace_seconds: Annotated[float, Field(ge=0)] = 5
-    """Between failing readiness and refusing requests, so that endpoints can be updated."""
+    """Seconds between failing readiness and refusing requests. Endpoints are updated meanwhile."""
     limit_seconds: Annotated[float, Field(ge=0)] = 300
-    """How long running requests may take to finish before they are aborted."""
+    """Seconds that running requests may take to finish before they are aborted."""
     termination_log: Path = Path("/dev/termination-log")
-    """File that gets the outcome, or why serving ended, if it exists; Kubernetes shows it as the termination message."""
+    """File for the termination message. Written only if it exists; the kubelet creates it."""
 
 
 class PreflightSettings(Section):
     """Checks before every start."""
 
     enabled: bool = True
-    """Run the checks before the engine starts; a failed one ends the start."""
+    """Run the checks before the engine starts. A failed check ends the start."""
     skip: Words = Field(default=[])
-    """Names of checks that are left out."""
+    """Names of checks to skip."""
     all_reduce_seconds: Seconds = 120
-    """How long the all-reduce over all GPUs may take before it counts as hung."""
+    """Seconds after which the all-reduce over all GPUs counts as hung."""
 
 
 class SidecarSettings(Section):
@@ -65,8 +65,8 @@ class SidecarSettings(Section):
     port: Port = 9400
     """Port of /metrics."""
     engine_url: str | None = None
-    """Base address of the API; unset takes engine.port on this host."""
+    """Base address of the API. Unset, engine.port on this host."""
     supervisor_url: str | None = None
-    """Base address of the health server; unset takes health.port on this host."""
+    """Base address of the health server. Unset, health.port on this host."""
     timeout_seconds: Seconds = 2
-    """How long each source may take to answer a scrape."""
+    """Seconds that each source of a scrape may take to answer."""

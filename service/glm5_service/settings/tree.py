@@ -18,70 +18,70 @@ class ModelSettings(Section):
     """Which model is served."""
 
     path: Path | None = None
-    """A GGUF file, any file of a split set, or a folder that holds one set (or a Hugging Face folder)."""
+    """GGUF file, any file of a split set, folder with one set, or Hugging Face folder."""
     hf_folder: Annotated[Path | None, flag("--tokenizer")] = None
-    """Folder with config.json and the tokenizer; without it both are built from the GGUF's own metadata."""
+    """Folder with config.json and the tokenizer. Unset, both are built from the GGUF's metadata."""
     chat_template: Annotated[Path | None, flag("--chat-template")] = None
-    """Jinja file used instead of the model's own chat template."""
+    """Jinja file to use instead of the model's chat template."""
 
 
 class EngineSettings(Section):
     """What the engine is started with."""
 
     profile: Literal["auto", "cpu", "cuda"] = "auto"
-    """Hardware profile; auto takes the one of the installed vLLM."""
+    """Hardware profile. auto follows the installed vLLM."""
     image: str | None = None
-    """Digest of the engine's image; compiled kernels are kept apart by it (unset: by installed versions)."""
+    """Digest of the engine's image. Compiled kernels are cached per digest; unset, per installed versions."""
     host: Annotated[str, flag("--host")] = "0.0.0.0"
-    """Address the API listens on."""
+    """Address on which the API listens."""
     port: Annotated[Port, flag("--port")] = 8000
     """Port of the API."""
     served_model_name: Annotated[str, flag("--served-model-name")] = "glm-5"
     """Model name that clients send."""
     dtype: Annotated[Literal["auto", "float16", "bfloat16", "float32"], flag("--dtype")] = "auto"
-    """Activation type."""
+    """Data type of activations."""
     max_model_len: Annotated[Annotated[int, Field(ge=1)] | None, flag("--max-model-len")] = None
-    """Longest context in tokens; unset takes the model's own."""
+    """Longest context in tokens. Unset, the model's own limit."""
     max_num_seqs: Annotated[int, Field(ge=1), flag("--max-num-seqs")] = 16
-    """Most requests that run at once."""
+    """Maximum number of requests that run at once."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), flag("--gpu-memory-utilization")] = 0.92
-    """Part of each GPU's memory the engine may use; the cpu profile ignores it."""
+    """Fraction of each GPU's memory for the engine. The cpu profile ignores it."""
     tensor_parallel_size: Annotated[int, Field(ge=1), flag("--tensor-parallel-size")] = 1
-    """GPUs the model is spread over."""
+    """Number of GPUs for the model."""
     kv_cache_dtype: Annotated[str, flag("--kv-cache-dtype")] = "auto"
-    """Type of the KV cache, as vLLM names it."""
+    """Data type of the KV cache, by vLLM's name."""
     attention_backend: Annotated[str | None, flag("--attention-backend")] = None
-    """Attention backend asked of vLLM; unset asks for health.expected_backend on cuda, and for none on cpu."""
+    """Attention backend to request from vLLM. Unset, health.expected_backend on cuda and none on cpu."""
     enforce_eager: Annotated[bool | None, flag("--enforce-eager")] = None
-    """Run without compilation and CUDA graphs; unset is true on the cpu profile, false on cuda."""
+    """Run without compilation and CUDA graphs. Unset, true on the cpu profile and false on cuda."""
     cpu_kv_cache_gib: Annotated[int, Field(ge=1)] = 1
-    """Memory of the KV cache on the cpu profile, in GiB."""
+    """Size of the KV cache on the cpu profile, in GiB."""
     api_key: Annotated[SecretText | None, flag("--api-key")] = None
-    """Key that clients must send; handed to vLLM by environment, never on its command line."""
+    """Key that clients must send. Unset, the API needs no key. vLLM gets it as an environment variable."""
     tool_call_parser: Annotated[str | None, flag("--tool-call-parser")] = None
-    """Parser of tool calls, as vLLM names it (GLM-5: glm47); unset leaves automatic tool choice off."""
+    """Parser of tool calls, by vLLM's name (GLM-5: glm47). Unset, automatic tool choice is off."""
     reasoning_parser: Annotated[str | None, flag("--reasoning-parser")] = None
-    """Parser of reasoning blocks, as vLLM names it (GLM-5: glm45)."""
+    """Parser of reasoning blocks, by vLLM's name (GLM-5: glm45)."""
     stop_timeout_seconds: Seconds = 30
-    """How long the engine may take to stop, once no request runs, before it is killed."""
+    """Seconds that an engine without requests may take to stop before it is killed."""
     extra_args: Annotated[Words, BeforeValidator(refuse_secret_flags)] = Field(default=[])
-    """Further arguments for `vllm serve`, passed on as they are; a string is split as a shell would split it."""
+    """Further arguments for `vllm serve`. A string is split as a shell would split it. Secrets are refused."""
 
 
 class LogSettings(Section):
-    """What the command itself logs; vLLM's own log passes through."""
+    """The log of the command itself. vLLM's log passes through."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level that is written to stderr."""
+    """Lowest level to log."""
 
 
 class Settings(Section):
-    """The whole tree. Environment names are GLM5_ + the path in capitals with __ between the parts."""
+    """All settings. The variable of a setting is GLM5_, then its path in capitals with __ between the parts."""
 
     run_dir: Path = Path("/tmp/glm5")
-    """Folder for facts that the parts of a pod share (engine.json, attention/rank-N.json, staging.json)."""
+    """Folder that the containers of a pod share: engine.json, staging.json, attention/rank-N.json."""
     cache_dir: Path = Field(default_factory=lambda: Path("~/.cache/glm5").expanduser())
-    """Folder that outlives the pod: configuration and tokenizer built from the GGUF, compiled kernels."""
+    """Folder that outlives the pod: compiled kernels, and config and tokenizer built from the GGUF."""
     model: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
     api: ApiSettings = ApiSettings()
