@@ -54,10 +54,12 @@ class Load:
                     with client.stream(
                         "POST", f"{self.url}/v1/completions", json={**body, "prompt": prompt}
                     ) as answer:
-                        for _ in answer.iter_raw():
-                            pass
-                        if answer.status_code != 200:
-                            self.errors.append(str(answer.status_code))
+                        end = b""
+                        for part in answer.iter_raw():
+                            end = (end + part)[-200:]
+                        # a stream may also end with an error after its status
+                        if answer.status_code != 200 or b"[DONE]" not in end:
+                            self.errors.append(f"{answer.status_code} {end!r}")
                 except httpx.HTTPError as error:
                     self.errors.append(repr(error))
                 self.finished += 1

@@ -37,6 +37,7 @@ def apply_all() -> None:
 
 def apply_to_api_server() -> None:
     """Apply those that only the API server's process needs, whose imports no worker should pay for."""
-    from glm5_vllm.patches import api_http_protocol
+    from glm5_vllm.patches import api_http_protocol, grammar_time_limit
 
     api_http_protocol.apply()
+    grammar_time_limit.apply()

@@ -16,6 +16,7 @@ SPECULATIVE = "--speculative-config"
 SPECULATIVE_METHOD = "--spec-method"
 SPECULATIVE_MODEL = "--spec-model"
 ATTENTION = "--attention-config"
+STRUCTURED = "--structured-outputs-config"
 # vLLM's other names of a flag; the chart's check of engine.extra_args is generated from them as well
 ALIASES = {
     "--device-memory-utilization": "--gpu-memory-utilization",

@@ -62,9 +62,12 @@ def engine_command(
     # asked twice
     is_asked = arguments.keys(engine.extra_args, arguments.ATTENTION).get("backend") is not None
     asked = engine.attention_backend or (backend if profile == "cuda" and not is_asked else None)
+    has_backend = arguments.STRUCTURED in arguments.flags(engine.extra_args)
     flags = _flags(settings) | {
         "--attention-backend": asked,
         "--hf-config-path": settings.model.hf_folder,
+        # by default the first request that the usual one can't serve chooses another for all that follow
+        "--structured-outputs-config.backend": None if has_backend else "xgrammar",
         "--middleware": GATE if settings.api.gate else None,
     }
     if profile == "cpu":

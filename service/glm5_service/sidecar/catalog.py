@@ -159,6 +159,13 @@ PASSED_THROUGH = (
     "vllm:spec_decode_num_accepted_tokens_per_pos",
 )
 
+# families of the plugin, which stand on the same page; their help is there
+PLUGIN_FAMILIES = {
+    "glm5_grammar_compilations": "Grammars that were tried, by result: passed, refused, slow, crashed.",
+    "glm5_grammar_compile_seconds": "Time spent on trying grammars.",
+    "glm5_grammar_waiting_requests": "Requests that wait until their grammar is tried; they are no sign of a hang.",
+}
+
 
 def reference() -> str:
     """The reference page, in Markdown."""
@@ -172,6 +179,9 @@ def reference() -> str:
         lines += [f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
         lines += [f"| `{m.name}` | {m.kind} | {', '.join(m.labels) or '-'} | {m.help} |" for m in metrics]
         lines.append("")
+    lines += ["## From the plugin, in vLLM's API server", ""]
+    lines += [f"- `{name}`: {meaning}" for name, meaning in PLUGIN_FAMILIES.items()]
+    lines.append("")
     lines += ["## Passed through from vLLM unchanged", "", *(f"- `{name}`" for name in PASSED_THROUGH), ""]
     lines += [
         "vLLM counts every request it serves, the supervisor's canaries (one token each, only while the engine is",
