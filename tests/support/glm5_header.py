@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from itertools import islice, product
 from pathlib import Path
 
 import gguf
 from gguf import GGUFValueType as Type
 
 from tests.support.raw_gguf import Array, RawGGUF, RawTensor
+from tests.support.tiny_tokenizer import TEMPLATE, byte_alphabet
 
 LAYERS, DENSE, MTP = 78, 3, 1
 HIDDEN, HEADS, Q_LORA, EXPERTS, WIDE, VOCAB = 6144, 64, 2048, 256, 2048, 154_880
-TOKENS, MERGES = 154_856, 321_649
+TOKENS = 154_856
 
 # the public Q4_K_M mix of GLM-5.1: gate and up Q4_K, down Q5_K, all else Q8_0
 SMALL, GATE, DOWN, FLOAT = "Q8_0", "Q4_K", "Q5_K", "F32"
@@ -113,8 +115,7 @@ def _nbytes(shape: tuple[int, ...], quant: str) -> int:
 
 
 def _metadata() -> dict[str, tuple[Type, object]]:
-    tokens = [f"token{i:06d}" for i in range(TOKENS)]
-    merges = [f"left{i:06d} right{i:06d}" for i in range(MERGES)]
+    tokens, merges = _vocabulary()
     metadata: dict[str, tuple[Type, object]] = {
         "general.architecture": (Type.STRING, "glm-dsa"),
         "general.name": (Type.STRING, "GLM-5"),
@@ -122,9 +123,24 @@ def _metadata() -> dict[str, tuple[Type, object]]:
         "tokenizer.ggml.model": (Type.STRING, "gpt2"),
         "tokenizer.ggml.pre": (Type.STRING, "glm4"),
         "tokenizer.ggml.tokens": (Type.ARRAY, Array(Type.STRING, tokens)),
-        "tokenizer.ggml.token_type": (Type.ARRAY, Array(Type.INT32, [1] * TOKENS)),
+        "tokenizer.ggml.token_type": (Type.ARRAY, Array(Type.INT32, [*[1] * (TOKENS - 1), 3])),
         "tokenizer.ggml.merges": (Type.ARRAY, Array(Type.STRING, merges)),
+        "tokenizer.ggml.eos_token_id": (Type.UINT32, TOKENS - 1),
+        "tokenizer.chat_template": (Type.STRING, TEMPLATE),
     }
     metadata |= {f"glm-dsa.{key}": (Type.UINT32, value) for key, value in INTEGERS.items()}
     metadata |= {f"glm-dsa.{key}": (Type.FLOAT32, value) for key, value in REALS.items()}
     return metadata
+
+
+def _vocabulary() -> tuple[list[str], list[str]]:
+    """As many tokens as GLM-5 has, each but the bytes joined from others in every way, and nearly as many merges."""
+    letters = byte_alphabet()
+    pairs = [a + b for a in letters for b in letters]
+    few = letters[33:60]
+    triples = [a + b + c for a in few for b in few for c in few]
+    room = TOKENS - 1 - len(letters) - len(pairs) - len(triples)
+    fours = [a + b for a, b in islice(product(triples, few), room)]
+    merges = [f"{pair[0]} {pair[1]}" for pair in pairs]
+    merges += [f"{word[:i]} {word[i:]}" for word in [*triples, *fours] for i in range(1, len(word))]
+    return [*letters, *pairs, *triples, *fours, "<|endoftext|>"], merges

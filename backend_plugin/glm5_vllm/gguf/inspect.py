@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.file.header import TensorInfo
 from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.huggingface.tokenizer_facts import OF_FOLDER, TokenizerFacts, examine_tokenizer
 from glm5_vllm.gguf.plan.footprint import footprint
 from glm5_vllm.gguf.plan.planned import LoadPlan, Role
 from glm5_vllm.gguf.plan.planner import examine, refuse
+from glm5_vllm.gguf.printable import NAME_LIMIT, printable
 
 SCHEMA = 1
 # refused tensors that the report lists, and the lines that people read of them
@@ -26,24 +27,40 @@ _ASIDE = {
 }
 
 
-def inspect(path: Path) -> LoadPlan:
-    """Open the model at `path` and plan its load; the plan may hold refusals.
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A planned model, refusals included, and its tokenizer."""
+
+    plan: LoadPlan
+    tokenizer: TokenizerFacts
+
+    @property
+    def error(self) -> str | None:
+        """Why the model cannot be served, if so: all that is known of it."""
+        refused = [str(refuse(self.plan))] if self.plan.refusals else []
+        return ". ".join([*refused, *filter(None, [self.tokenizer.error])]) or None
+
+
+def inspect(path: Path, hf_folder: Path | None = None, chat_template: Path | None = None) -> Inspection:
+    """Open the model at `path`, plan its load and check its tokenizer.
+
+    Args:
+        path: a file, any split of a set, or a folder with one model.
+        hf_folder: serves config and tokenizer instead of the file's metadata.
+        chat_template: a Jinja file that serves instead of the file's templates.
 
     Raises:
         GGUFError: the file is broken or its hyperparameters are, so that nothing can be said of its tensors.
     """
-    return examine(open_model(path))
+    plan = examine(open_model(path))
+    return Inspection(plan, examine_tokenizer(plan.model, plan.hyperparameters, hf_folder, chat_template))
 
 
-def error_of(plan: LoadPlan) -> GGUFError | None:
-    """Why the planned model cannot be loaded, if so."""
-    return refuse(plan) if plan.refusals else None
-
-
-def report(plan: LoadPlan) -> dict[str, Any]:
+def report(inspection: Inspection) -> dict[str, Any]:
     """The machine-readable report, schema 1; keys may be added, never changed."""
+    plan = inspection.plan
     model = plan.model
-    facts = {
+    return {
         "schema": SCHEMA,
         "path": str(model.path),
         "files": [{"path": str(header.path), "bytes": header.file_size} for header in model.files],
@@ -61,14 +78,15 @@ def report(plan: LoadPlan) -> dict[str, Any]:
         "missing_mtp": list(plan.missing_mtp),
         "refused": [{"name": each.name, "reason": each.reason} for each in plan.refusals[:MOST_REFUSED]],
         "refused_total": len(plan.refusals),
+        "tokenizer": asdict(inspection.tokenizer),
+        "error": inspection.error,
     }
-    error = error_of(plan)
-    return {**facts, "error": None if error is None else str(error)}
 
 
-def text(plan: LoadPlan) -> str:
+def text(inspection: Inspection) -> str:
     """The report for people."""
-    facts, h = report(plan), plan.hyperparameters
+    plan = inspection.plan
+    facts, h = report(inspection), plan.hyperparameters
     shared = sum(kind != "full" for kind in plan.indexer_types)
     lines = [
         f"{facts['name']} ({facts['architecture']})",
@@ -77,6 +95,7 @@ def text(plan: LoadPlan) -> str:
         f"  layers        {h.layers}, of them {h.dense_layers} dense and {shared} with a shared indexer",
         f"  experts       {h.experts}, {h.experts_used} a token, {h.shared_experts} shared",
         f"  context       {h.context_length} tokens",
+        f"  tokenizer     {_tokenizer(inspection.tokenizer)}",
         "  types",
     ]
     lines += [
@@ -94,6 +113,15 @@ def text(plan: LoadPlan) -> str:
     if len(plan.refusals) > _MOST_LINES:
         lines.append(f"  refuses       {len(plan.refusals) - _MOST_LINES} more")
     return "\n".join(lines)
+
+
+def _tokenizer(facts: TokenizerFacts) -> str:
+    if facts.error is not None:
+        return f"refused: {facts.error}"
+    if facts.source == OF_FOLDER:
+        return "of the Hugging Face folder"
+    templates = ", ".join(printable(name, NAME_LIMIT) for name in facts.chat_templates) or "none"
+    return f"{facts.tokens} tokens, {facts.merges} merges, chat templates: {templates}"
 
 
 def _of_role(plan: LoadPlan, role: Role) -> dict[str, int]:

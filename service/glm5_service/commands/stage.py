@@ -49,4 +49,4 @@ def command(
     from glm5_service.staging.stager import Options
 
     options = Options(wait=wait, dry_run=dry_run, verify=verify, warm=warm)
-    return run(settings.staging, options, run_dir=settings.run_dir)
+    return run(settings.staging, options, served=settings.model, run_dir=settings.run_dir)

@@ -21,11 +21,20 @@ class InspectArguments(Record):
     """`python -m glm5_vllm.gguf`: have a model's header read."""
 
     path: Path
+    hf_folder: Path | None = None
+    """Serves config and tokenizer instead of the file's metadata."""
+    chat_template: Path | None = None
+    """Serves instead of the file's templates."""
     json_output: bool = False
 
     def argv(self) -> list[str]:
         """What follows the module's name."""
-        return ["inspect", str(self.path), *(["--json"] if self.json_output else [])]
+        argv = ["inspect", str(self.path)]
+        if self.hf_folder is not None:
+            argv += ["--hf-folder", str(self.hf_folder)]
+        if self.chat_template is not None:
+            argv += ["--chat-template", str(self.chat_template)]
+        return [*argv, *(["--json"] if self.json_output else [])]
 
 
 class HealthServerArguments(Record):

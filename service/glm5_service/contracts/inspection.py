@@ -93,6 +93,18 @@ class Refused(Record):
     reason: str
 
 
+class Tokenizer(Record):
+    """What a server would tokenise and write chats with."""
+
+    source: Literal["file", "folder"]
+    """The file's metadata, or a Hugging Face folder in their place."""
+    tokens: int
+    merges: int
+    chat_templates: list[str]
+    """Names; the one of every chat is "default"."""
+    error: str | None
+
+
 class GgufFacts(Record):
     """The whole report on a model whose header can be read."""
 
@@ -116,8 +128,9 @@ class GgufFacts(Record):
     refused: list[Refused]
     """The first of the tensors that stop the load."""
     refused_total: int
+    tokenizer: Tokenizer
     error: str | None
-    """Why the model cannot be loaded."""
+    """Why the model cannot be served."""
 
 
 class UnreadableModel(Record):

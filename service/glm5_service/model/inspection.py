@@ -72,12 +72,18 @@ def _located(path: Path) -> Path:
     raise SettingsError("no model in folder", path, expected="*.gguf, or config.json with safetensors")
 
 
-def inspect_model(path: Path) -> ModelFacts:
-    """Facts of the model at `path`; raises ModelError (exit code 4) if it cannot be served."""
+def inspect_model(path: Path, hf_folder: Path | None = None, chat_template: Path | None = None) -> ModelFacts:
+    """Facts of the model at `path`; raises ModelError (exit code 4) if it cannot be served.
+
+    `hf_folder` and `chat_template` are the settings that serve instead of the file's own tokenizer and templates.
+    """
     model = locate(path)
     if model.is_dir():
         return ModelFacts(path=model, architecture=_model_type(model / "config.json"))
-    output = _run_plugin(model, as_json=True, capture=True)
+    arguments = InspectArguments(
+        path=model, hf_folder=hf_folder, chat_template=chat_template, json_output=True
+    )
+    output = _run_plugin(arguments, capture=True)
     try:
         report = json.loads(output.stdout)
         if error := report.get("error"):
@@ -106,12 +112,11 @@ def _model_type(config: Path) -> str | None:
 
 def show(path: Path, *, as_json: bool) -> int:
     """Print the plugin's report on stdout; returns its exit code."""
-    return _run_plugin(locate(path), as_json=as_json, capture=False).returncode
+    return _run_plugin(InspectArguments(path=locate(path), json_output=as_json), capture=False).returncode
 
 
-def _run_plugin(model: Path, *, as_json: bool, capture: bool) -> subprocess.CompletedProcess[str]:
+def _run_plugin(arguments: InspectArguments, *, capture: bool) -> subprocess.CompletedProcess[str]:
     require_plugin()
-    arguments = InspectArguments(path=model, json_output=as_json)
     argv = [sys.executable, "-m", GGUF_MODULE, *arguments.argv()]
     try:
         return subprocess.run(

@@ -81,9 +81,10 @@ def manifest(subject: Subject) -> Finding:
 
 
 def model(subject: Subject) -> Finding:
-    """The loader's tables know every tensor of the file."""
-    assert subject.settings.model.path is not None
-    subject.model = inspect_model(subject.settings.model.path)
+    """The loader's tables know every tensor of the file, and its tokenizer and chat template serve."""
+    settings = subject.settings.model
+    assert settings.path is not None
+    subject.model = inspect_model(settings.path, settings.hf_folder, settings.chat_template)
     gguf = subject.model.gguf
     if gguf is None:
         return passed(f"Hugging Face folder, {subject.model.architecture}")

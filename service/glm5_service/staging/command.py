@@ -15,23 +15,26 @@ from typing import TextIO
 
 from glm5_service.errors import ExitCode, Glm5Error
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.settings.tree import ModelSettings
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.progress import Progress
 from glm5_service.staging.reasons import Reason, StagingError, Stopped
 from glm5_service.staging.report import write_termination
-from glm5_service.staging.stager import PLAIN, Options, Stager
+from glm5_service.staging.stager import PLAIN, SERVED, Options, Stager
 
 
 def run(
     settings: StagingSettings,
     options: Options = PLAIN,
     *,
+    served: ModelSettings = SERVED,
     run_dir: Path | None = None,
     out: TextIO | None = None,
     clock: Clock | None = None,
 ) -> int:
     """Stage the model; returns the exit code, raises Glm5Error with the reason.
 
+    `served` says what serves instead of the file's own tokenizer and template, which then need not be sound.
     `wait` only waits until another stager has published it. `dry_run` prints the plan and changes nothing. `verify`
     hashes what is published from disk and has the damaged files fetched again; with `dry_run` they are an error. `warm`
     reads the model into the page cache at the end. `run_dir` gets staging.json, except from a dry run: beside a pod that
@@ -43,7 +46,7 @@ def run(
     stop = threading.Event()
     try:
         with _signals(stop):
-            Stager(settings, progress, clock, stop).stage(options)
+            Stager(settings, progress, clock, stop, served).stage(options)
     except Stopped:
         error: Glm5Error = StagingError(Reason.INTERRUPTED, "staging was told to stop")
         _report(error, progress, termination_log)

@@ -12,6 +12,7 @@ from pathlib import Path
 from glm5_service.contracts.manifest import Manifest
 from glm5_service.errors import SettingsError
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.settings.tree import ModelSettings
 from glm5_service.staging.assemble import assemble
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.plan import Plan, make_plan
@@ -50,16 +51,23 @@ class Options:
 
 
 PLAIN = Options()
+SERVED = ModelSettings()
 
 
 class Stager:
     """One run."""
 
     def __init__(
-        self, settings: StagingSettings, progress: Progress, clock: Clock, stop: threading.Event
+        self,
+        settings: StagingSettings,
+        progress: Progress,
+        clock: Clock,
+        stop: threading.Event,
+        served: ModelSettings = SERVED,
     ) -> None:
         if settings.source is None:
             raise SettingsError("staging.source", "not set", expected="the address of a model")
+        self._served = served
         self._settings, self._progress, self._clock, self._stop = settings, progress, clock, stop
         self._volume = Volume.at(settings.target)
         self._patience = Patience(settings, clock, stop)
@@ -192,7 +200,7 @@ class Stager:
         place = Place(volume, build, lock)
         Fetch(settings, offer.sources, files, place, progress, self._clock).run(self._stop)
         progress.enter("publishing")
-        folder, manifest = publish(settings, offer.listing, volume, build, lock)
+        folder, manifest = publish(settings, self._served, offer.listing, volume, build, lock)
         self._make_current(folder, lock)
         show_result(manifest, folder, progress)
 

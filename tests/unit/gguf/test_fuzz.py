@@ -13,10 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.file.splits import open_model
 from glm5_vllm.gguf.huggingface.folder import hf_folder_for
-from glm5_vllm.gguf.inspect import report, text
-from glm5_vllm.gguf.plan.planner import examine
+from glm5_vllm.gguf.inspect import inspect, report, text
 from tests.support.raw_gguf import RawGGUF
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import TinySpec
@@ -59,9 +57,9 @@ def survives(content: bytes, size: int, place: Path) -> None:
     tracemalloc.start()
     try:
         with contextlib.suppress(GGUFError):
-            plan = examine(open_model(path))
-            report(plan)
-            text(plan)
+            found = inspect(path)
+            report(found)
+            text(found)
             hf_folder_for(path)
         assert tracemalloc.get_traced_memory()[1] < PEAK_BYTES
     finally:

@@ -53,6 +53,13 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
         },
         "missing_mtp": [],
         "refused": [],
+        "tokenizer": {
+            "source": "file",
+            "tokens": 320,
+            "merges": 6,
+            "chat_templates": ["default"],
+            "error": None,
+        },
         "error": None,
         "refused_total": 0,
     }
@@ -116,6 +123,7 @@ def test_text(glm5: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
         "  layers        78, of them 3 dense and 0 with a shared indexer",
         "  experts       256, 8 a token, 1 shared",
         "  context       202752 tokens",
+        "  tokenizer     154856 tokens, 313042 merges, chat templates: default",
         "  types",
         "    Q4_K          152 tensors  275.4 GB",
         "    Q5_K           76 tensors  168.3 GB",

@@ -10,7 +10,7 @@ from gguf import GGUFValueType as Type
 
 from glm5_vllm.gguf.file.read import TensorReader
 from glm5_vllm.gguf.file.splits import open_model
-from glm5_vllm.gguf.inspect import report
+from glm5_vllm.gguf.inspect import inspect, report
 from glm5_vllm.gguf.loader import Placed, _named_weights
 from glm5_vllm.gguf.plan.planned import Role
 from glm5_vllm.gguf.plan.planner import plan_load
@@ -51,10 +51,10 @@ def test_fused_gate_and_up(role: Role, raw: RawGGUF, tmp_path: Path) -> None:
 
 def test_fused_tensor_is_counted_once(raw: RawGGUF, tmp_path: Path) -> None:
     """The report counts the tensors and bytes of the file, though two parameters are made of one tensor."""
-    before = report(plan_load(open_model(raw.write(tmp_path / "separate.gguf"))))
+    before = report(inspect(raw.write(tmp_path / "separate.gguf")))
     fuse_gate_and_up(raw)
 
-    after = report(plan_load(open_model(raw.write(tmp_path / "fused.gguf"))))
+    after = report(inspect(raw.write(tmp_path / "fused.gguf")))
 
     assert (after["tensors"], after["bytes"]) == (before["tensors"] - 2, before["bytes"])
     assert after["load"] == before["load"] | {"tensors": before["load"]["tensors"] - 1}

@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from glm5_service.contracts.inspection import Footprint, GgufFacts, Placed
+from glm5_service.contracts.inspection import Footprint, GgufFacts, Placed, Tokenizer
 from glm5_service.contracts.manifest import FileRecord, Manifest, ModelSummary
 from glm5_service.engine import arguments
 from glm5_service.errors import FitError, SettingsError
@@ -41,6 +41,7 @@ GLM5 = GgufFacts(
     set_aside={},
     refused=[],
     refused_total=0,
+    tokenizer=Tokenizer(source="folder", tokens=0, merges=0, chat_templates=[], error=None),
     error=None,
     path=Path("/models/glm.gguf"),
     files=[],

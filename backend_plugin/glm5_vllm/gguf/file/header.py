@@ -36,6 +36,11 @@ class ArrayValue:
     offset: int
     nbytes: int
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the elements are strings."""
+        return self.element_type == _STRING
+
 
 MetadataValue = int | float | bool | str | ArrayValue
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from glm5_vllm import envs
 from glm5_vllm.files import write_whole
-from glm5_vllm.gguf.errors import GGUFError
+from glm5_vllm.gguf.errors import FETCH_OR_CONVERT, GGUFError
 from glm5_vllm.gguf.file.header import MAGIC
 from glm5_vllm.gguf.file.splits import Model, open_model
 from glm5_vllm.gguf.huggingface.config import generation_config, hf_config
 from glm5_vllm.gguf.huggingface.tokenizer import tokenizer_config, tokenizer_json
-from glm5_vllm.gguf.huggingface.vocabulary import read_vocabulary
-from glm5_vllm.gguf.model.hyperparameters import ARCHITECTURE
+from glm5_vllm.gguf.huggingface.vocabulary import Vocabulary, read_vocabulary
+from glm5_vllm.gguf.model.hyperparameters import ARCHITECTURE, Hyperparameters
 from glm5_vllm.gguf.plan.planner import examine
 from glm5_vllm.gguf.printable import NAME_LIMIT
 
@@ -35,7 +35,7 @@ def hf_folder_for(path: Path) -> Path | None:
     Raises:
         GGUFError: the file is broken, its metadata do not suffice, or the cache cannot be written.
     """
-    if not _is_gguf(path) or all((path.parent / name).is_file() for name in (CONFIG, TOKENIZER)):
+    if not _is_gguf(path) or has_folder(path):
         return None
     model = open_model(path)
     if model.architecture != ARCHITECTURE:
@@ -46,6 +46,28 @@ def hf_folder_for(path: Path) -> Path | None:
     folder = envs.cache_dir() / "hf" / f"{slug}-{digest}"
     _write(contents, folder)
     return folder
+
+
+def has_folder(path: Path) -> bool:
+    """Whether config and tokenizer lie beside the GGUF at `path`, where vLLM finds them."""
+    return all((path.parent / name).is_file() for name in (CONFIG, TOKENIZER))
+
+
+def vocabulary_of(model: Model, h: Hyperparameters) -> Vocabulary:
+    """The vocabulary in the model's metadata.
+
+    Raises:
+        GGUFError: it is broken, or larger than the model's embedding.
+    """
+    vocabulary = read_vocabulary(model.header)
+    if len(vocabulary.tokens) > h.vocab:
+        raise GGUFError(
+            "tokens in the metadata",
+            len(vocabulary.tokens),
+            expected=f"at most the model's {h.vocab}",
+            remedy=FETCH_OR_CONVERT,
+        )
+    return vocabulary
 
 
 def _is_gguf(path: Path) -> bool:
@@ -59,13 +81,7 @@ def _is_gguf(path: Path) -> bool:
 def _contents(model: Model) -> dict[str, bytes]:
     """Bytes of each file by name; config.json last, so that a folder which has it is complete."""
     plan = examine(model)
-    vocabulary = read_vocabulary(model.header)
-    if len(vocabulary.tokens) > plan.hyperparameters.vocab:
-        raise GGUFError(
-            "tokens in the metadata",
-            len(vocabulary.tokens),
-            expected=f"at most the model's {plan.hyperparameters.vocab}",
-        )
+    vocabulary = vocabulary_of(model, plan.hyperparameters)
     values = {
         TOKENIZER: tokenizer_json(vocabulary),
         "tokenizer_config.json": tokenizer_config(vocabulary, plan.hyperparameters.context_length),

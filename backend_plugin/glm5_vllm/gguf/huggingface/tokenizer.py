@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.huggingface.vocabulary import Kind, Vocabulary
+from glm5_vllm.gguf.huggingface.chat_template import DEFAULT
+from glm5_vllm.gguf.huggingface.vocabulary import OWN_TOKENIZER, Kind, Vocabulary
 
 # how text is cut before merging, from tokenizer.json of zai-org's GLM-4 family, which GLM-5 keeps; llama.cpp's
 # LLAMA_VOCAB_PRE_TYPE_CHATGLM4 (src/llama-vocab.cpp) is the same expression without the inline flag
@@ -28,7 +29,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
             "metadata key tokenizer.ggml.pre",
             vocabulary.pre,
             expected=" or ".join(PATTERNS),
-            remedy="Give the model's Hugging Face folder as tokenizer",
+            remedy=OWN_TOKENIZER,
         )
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
@@ -74,8 +75,11 @@ def tokenizer_config(vocabulary: Vocabulary, context_length: int) -> dict[str, A
         "clean_up_tokenization_spaces": False,
         "model_max_length": context_length,
     }
-    if vocabulary.chat_template is not None:
-        config["chat_template"] = vocabulary.chat_template
+    if list(vocabulary.chat_templates) == [DEFAULT]:
+        config["chat_template"] = vocabulary.chat_templates[DEFAULT]
+    elif vocabulary.chat_templates:
+        templates = vocabulary.chat_templates.items()
+        config["chat_template"] = [{"name": name, "template": source} for name, source in templates]
     return config
 
 

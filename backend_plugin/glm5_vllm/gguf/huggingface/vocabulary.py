@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.file.header import Header, MetadataValue
+from glm5_vllm.gguf.file.header import ArrayValue, Header, MetadataValue
+from glm5_vllm.gguf.huggingface.chat_template import DEFAULT
 
 # the tokens that end a turn in GLM's chat format, as generation_config.json of GLM-5 lists them; a file names at most
 # two of them by key
 STOP_TOKENS = ("<|endoftext|>", "<|user|>", "<|observation|>")
+# what helps against a tokenizer that cannot be built
+OWN_TOKENIZER = (
+    "Stage the publisher's tokenizer too (--tokenizer-source), or name its folder (model.hf_folder)"
+)
 STOP_KEYS = ("eos", "eot", "eom")
+_TOKEN_ID = re.compile(r"tokenizer\.ggml\.(\w+)_token_id")
+# the template of every chat; those for one purpose have a name behind it
+_TEMPLATE = "tokenizer.chat_template"
 
 
 class Kind(IntEnum):
@@ -26,6 +35,9 @@ class Kind(IntEnum):
     BYTE = 6
 
 
+_KINDS: dict[object, Kind] = {kind.value: kind for kind in Kind}
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Byte-level BPE as llama.cpp stores it; the position of a token is its id."""
@@ -34,7 +46,8 @@ class Vocabulary:
     kinds: tuple[Kind, ...]
     merges: tuple[tuple[str, str], ...]
     pre: str
-    chat_template: str | None
+    chat_templates: Mapping[str, str]
+    """By name; the one of every chat is "default"."""
     eos_id: int
     stop_ids: tuple[int, ...]
 
@@ -51,49 +64,100 @@ def read_vocabulary(header: Header) -> Vocabulary:
     """
     metadata = header.metadata
     if metadata.get("tokenizer.ggml.model") != "gpt2":
-        raise _wrong("tokenizer.ggml.model", metadata.get("tokenizer.ggml.model"), "gpt2, byte-level BPE")
+        found = metadata.get("tokenizer.ggml.model", "missing")
+        raise _wrong("tokenizer.ggml.model", found, "gpt2, byte-level BPE")
     if metadata.get("tokenizer.ggml.add_bos_token", False):
         raise _wrong("tokenizer.ggml.add_bos_token", True, "false: GLM's chat template writes its own prefix")
-    tokens = tuple(str(token) for token in header.read_array("tokenizer.ggml.tokens"))
-    ids = {token: i for i, token in enumerate(tokens)}
-    if len(ids) != len(tokens):
-        raise _wrong("tokenizer.ggml.tokens", f"{len(tokens) - len(ids)} doubled", "each token once")
-    kinds = header.read_array("tokenizer.ggml.token_type")
-    if len(kinds) != len(tokens) or not set(kinds) <= set(Kind):
-        raise _wrong(
-            "tokenizer.ggml.token_type", f"{len(kinds)} values", f"a type for each of {len(tokens)} tokens"
-        )
-    stop_ids = [_token_id(metadata, key, len(tokens)) for key in STOP_KEYS]
-    if stop_ids[0] is None:
+    tokens = _strings(header, "tokenizer.ggml.tokens")
+    if doubled := len(tokens) - len(set(tokens)):
+        raise _wrong("tokenizer.ggml.tokens", f"{doubled} doubled", "each token once")
+    kinds = _read_kinds(header, len(tokens))
+    ids = {token: i for i, token in enumerate(tokens) if kinds[i] is not Kind.UNUSED}
+    merges = _split_merges(_strings(header, "tokenizer.ggml.merges"), ids)
+    if letters := [letter for letter in BYTE_LETTERS if letter not in ids]:
+        found = f"{len(letters)} of 256 bytes have none, such as {letters[0]}"
+        raise _wrong("tokenizer.ggml.tokens", found, "a token for each byte, so that no text is lost")
+    special = _special_ids(metadata, kinds)
+    if "eos" not in special:
         raise _wrong("tokenizer.ggml.eos_token_id", "missing", "the id of a token")
-    stop_ids += [ids.get(token) for token in STOP_TOKENS]
-    template = metadata.get("tokenizer.chat_template")
+    stop_ids = [*(special.get(key) for key in STOP_KEYS), *(ids.get(token) for token in STOP_TOKENS)]
     return Vocabulary(
         tokens,
-        tuple(Kind(int(kind)) for kind in kinds),
-        tuple(_split_merge(str(merge), ids) for merge in header.read_array("tokenizer.ggml.merges")),
+        kinds,
+        merges,
         str(metadata.get("tokenizer.ggml.pre", "missing")),
-        template if isinstance(template, str) else None,
-        stop_ids[0],
+        _read_templates(metadata),
+        special["eos"],
         tuple(dict.fromkeys(each for each in stop_ids if each is not None)),
     )
 
 
-def _token_id(metadata: Mapping[str, MetadataValue], name: str, count: int) -> int | None:
-    key = f"tokenizer.ggml.{name}_token_id"
-    value = metadata.get(key)
-    if value is not None and not (isinstance(value, int) and 0 <= value < count):
-        raise _wrong(key, value, f"an id below {count}")
-    return value
+def _strings(header: Header, key: str) -> tuple[str, ...]:
+    value = header.metadata.get(key)
+    if not isinstance(value, ArrayValue) or not value.is_text or not value.count:
+        found = (
+            "missing"
+            if value is None
+            else "empty"
+            if isinstance(value, ArrayValue) and not value.count
+            else value
+        )
+        raise _wrong(key, found, "an array of strings")
+    return tuple(str(each) for each in header.read_array(key))
 
 
-def _split_merge(merge: str, ids: Mapping[str, int]) -> tuple[str, str]:
-    left, space, right = merge.partition(" ")
-    if not (space and left in ids and right in ids and left + right in ids):
-        raise _wrong("tokenizer.ggml.merges", repr(merge), "two tokens that join to a third")
-    return left, right
+def _read_kinds(header: Header, count: int) -> tuple[Kind, ...]:
+    key = "tokenizer.ggml.token_type"
+    value = header.metadata.get(key)
+    numbers = header.read_array(key) if isinstance(value, ArrayValue) else []
+    kinds = tuple(_KINDS.get(number) for number in numbers)
+    if len(kinds) != count or None in kinds:
+        raise _wrong(key, f"{len(kinds)} values", f"a type for each of {count} tokens")
+    return kinds  # type: ignore[return-value]
+
+
+def _special_ids(metadata: Mapping[str, MetadataValue], kinds: Sequence[Kind]) -> dict[str, int]:
+    """The tokens that the file names by key, each of them checked."""
+    found = {}
+    for key, value in metadata.items():
+        if match := _TOKEN_ID.fullmatch(key):
+            if type(value) is not int or not 0 <= value < len(kinds):
+                raise _wrong(key, value, f"an id below {len(kinds)}")
+            if match[1] in STOP_KEYS and kinds[value] is Kind.UNUSED:
+                raise _wrong(key, value, "a token that is in use")
+            found[match[1]] = value
+    return found
+
+
+def _split_merges(merges: Iterable[str], ids: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for merge in merges:
+        left, space, right = merge.partition(" ")
+        if not (space and left in ids and right in ids and left + right in ids):
+            raise _wrong("tokenizer.ggml.merges", repr(merge), "two tokens that join to a third")
+        pairs.append((left, right))
+    return tuple(pairs)
+
+
+def _read_templates(metadata: Mapping[str, MetadataValue]) -> dict[str, str]:
+    templates = {}
+    for key, value in metadata.items():
+        name = DEFAULT if key == _TEMPLATE else key.removeprefix(f"{_TEMPLATE}.")
+        if name != key and isinstance(value, str):
+            templates[name] = value
+    return templates
+
+
+def _byte_letters() -> tuple[str, ...]:
+    """The characters that stand for the bytes in byte-level BPE, as GPT-2's bytes_to_unicode assigns them."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return tuple(chr(byte) if byte in printable else chr(256 + others.index(byte)) for byte in range(256))
+
+
+BYTE_LETTERS = _byte_letters()
 
 
 def _wrong(key: str, value: object, expected: str) -> GGUFError:
-    remedy = "Give the model's Hugging Face folder as tokenizer, or fetch the file again"
+    remedy = f"{OWN_TOKENIZER}, or use another file"
     return GGUFError(f"metadata key {key}", value, expected=expected, remedy=remedy)

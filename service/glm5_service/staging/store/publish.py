@@ -14,6 +14,7 @@ from glm5_service.contracts.manifest import MANIFEST_NAME, FileRecord, Manifest,
 from glm5_service.errors import ModelError
 from glm5_service.model.inspection import inspect_model
 from glm5_service.settings.staging import StagingSettings
+from glm5_service.settings.tree import ModelSettings
 from glm5_service.staging.reasons import Reason, StagingError
 from glm5_service.staging.records import Listing
 from glm5_service.staging.store import files
@@ -24,11 +25,16 @@ from glm5_service.staging.store.volume import Volume, sync_folder, volume_error,
 
 
 def publish(
-    settings: StagingSettings, listing: Listing, volume: Volume, build: Build, lock: TargetLock
+    settings: StagingSettings,
+    served: ModelSettings,
+    listing: Listing,
+    volume: Volume,
+    build: Build,
+    lock: TargetLock,
 ) -> tuple[Path, Manifest]:
     """Check the structure of the build, write its manifest and make it a revision: its folder. Raises StagingError."""
     names = [file.name for file in listing.files]
-    summary = check_structure(build.folder, names, settings.architecture)
+    summary = check_structure(build.folder, names, settings.architecture, served)
     records = [_verified(build, name) for name in names]
     manifest = Manifest(
         **names_of(settings, listing),
@@ -89,14 +95,16 @@ def _free_name(volume: Volume, revision: str) -> Path:
     return path
 
 
-def check_structure(folder: Path, names: list[str], architecture: str) -> ModelSummary:
+def check_structure(folder: Path, names: list[str], architecture: str, served: ModelSettings) -> ModelSummary:
     """What the headers of the model in `folder` say; raises StagingError unless it is the model expected.
+
+    Its tokenizer and chat template must serve, unless `served` names others.
 
     Magic, header, split numbers and counts, and that all splits are of one model, are the plugin's to judge.
     """
     ggufs = [name for name in names if name.endswith(".gguf")]
     try:
-        facts = inspect_model(folder / ggufs[0]).gguf
+        facts = inspect_model(folder / ggufs[0], served.hf_folder, served.chat_template).gguf
     except ModelError as error:
         raise StagingError(Reason.NOT_A_MODEL, str(error).rstrip(".")) from error
     assert facts is not None

@@ -42,6 +42,7 @@ report = {
     "missing_mtp": [],
     "refused": refused,
     "refused_total": len(refused),
+    "tokenizer": {"source": "folder", "tokens": 0, "merges": 0, "chat_templates": [], "error": None},
     "error": f"{path.name}: tensor {refused[0]['name']}: {refused[0]['reason']}" if refused else None,
 }
 print(json.dumps(report) if "--json" in sys.argv else f"{path}: glm-dsa")
