@@ -13,11 +13,11 @@ import torch
 from jsonschema import Draft7Validator
 from pydantic import BaseModel
 
-from glm5_service.contracts import arguments, generate
+from glm5_service.contracts import command_lines, generate
 from glm5_service.contracts.attestation import Attestation
 from glm5_service.contracts.compile_mark import CompileMark
 from glm5_service.contracts.environment import EngineEnvironment
-from glm5_service.contracts.inspection import GgufFacts, UnreadableModel
+from glm5_service.contracts.model_report import GgufFacts, UnreadableModel
 from glm5_service.rundir import RunDir
 from glm5_vllm import attest, compile_marks, envs
 from glm5_vllm.gguf.__main__ import main as gguf
@@ -76,15 +76,15 @@ def test_compile_mark(run_dir: RunDir) -> None:
 def test_inspection(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The report on a sound model, on one that is refused, and on one that cannot be read."""
     sound = ROOT / "demo_model" / "glm5-demo-00001-of-00003.gguf"
-    assert gguf(arguments.InspectArguments(path=sound, json_output=True).argv()) == 0
+    assert gguf(command_lines.InspectArguments(path=sound, json_output=True).argv()) == 0
     assert written(capsys.readouterr().out, GgufFacts)["error"] is None
     mixed = TinySpec(layers=3, heads=1, experts=2, quants=QuantMix(gate="Q4_K", up="Q5_K"))
     refused = write_tiny(tmp_path, mixed).path
-    assert gguf(arguments.InspectArguments(path=refused, json_output=True).argv()) == 4
+    assert gguf(command_lines.InspectArguments(path=refused, json_output=True).argv()) == 4
     assert written(capsys.readouterr().out, GgufFacts)["refused"]
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
-    assert gguf(arguments.InspectArguments(path=broken, json_output=True).argv()) == 4
+    assert gguf(command_lines.InspectArguments(path=broken, json_output=True).argv()) == 4
     written(capsys.readouterr().out, UnreadableModel)
 
 
@@ -99,7 +99,9 @@ def test_the_plugin_reads_no_variable_of_ours_that_nobody_sets() -> None:
     assert read == set(EngineEnvironment.of(Path(), Path(), "module:class", 1).variables())
 
 
-@pytest.mark.parametrize("module", [arguments.SERVE_MODULE, arguments.GGUF_MODULE, arguments.HEALTH_MODULE])
+@pytest.mark.parametrize(
+    "module", [command_lines.SERVE_MODULE, command_lines.GGUF_MODULE, command_lines.HEALTH_MODULE]
+)
 def test_modules_that_are_started_exist(module: str) -> None:
     """A module that one process starts another with is there under that name."""
     base = ROOT / ("backend_plugin" if module.startswith("glm5_vllm") else "service")

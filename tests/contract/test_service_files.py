@@ -19,10 +19,10 @@ from glm5_service.api.gate import Gate
 from glm5_service.api.policy import DRAIN_PATH, INTERNAL_HEADER, REQUESTS_PATH, GatePolicy
 from glm5_service.cli import cli
 from glm5_service.contracts import generate
-from glm5_service.contracts.arguments import HealthServerArguments
+from glm5_service.contracts.command_lines import HealthServerArguments
 from glm5_service.contracts.engine import DrainOutcome, EngineState
 from glm5_service.contracts.environment import PodEnvironment
-from glm5_service.contracts.gate import GateCounts
+from glm5_service.contracts.gate_counts import GateCounts
 from glm5_service.contracts.staging import StagingState
 from glm5_service.contracts.termination import TerminationMessage
 from glm5_service.rundir import RunDir, write

@@ -40,7 +40,9 @@ def estimated_weights(path: Path, dtype: str, ranks: int) -> int:
     """Bytes that preflight expects the parameters of a rank to take."""
     gguf = inspect_model(path).gguf
     assert gguf
-    return fit.demand(gguf, "cpu", ranks, 4 if dtype == "float32" else 2, "auto", eager=True).weights
+    return fit.demand(
+        gguf, fit.Layout("cpu", ranks, 4 if dtype == "float32" else 2, "auto", eager=True)
+    ).weights
 
 
 def a_core_for_each(ranks: int) -> dict[str, str]:

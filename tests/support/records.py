@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glm5_service.contracts.attestation import Attestation
-from glm5_service.contracts.inspection import Hyperparameters
+from glm5_service.contracts.model_report import Hyperparameters
 
 GLM5_SIZES = {
     "layers": 78, "mtp_layers": 1, "dense_layers": 3, "context_length": 202752, "hidden": 6144,

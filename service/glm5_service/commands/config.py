@@ -15,7 +15,7 @@ from glm5_service.commands.options import load_settings, settings_options
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """Show every setting, its value and its origin. Secrets are masked."""
-    from glm5_service.settings.show import as_text, shown
+    from glm5_service.settings.table import as_text, shown
 
     rows = shown(load_settings(ctx))
     click.echo(json.dumps([row.model_dump() for row in rows], indent=2) if as_json else as_text(rows))

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from glm5_service.contracts.attestation import Attestation
 from glm5_service.contracts.compile_mark import CompileMark
 from glm5_service.contracts.engine import DrainOutcome, EngineState
-from glm5_service.contracts.inspection import GgufFacts, UnreadableModel
 from glm5_service.contracts.manifest import Manifest
+from glm5_service.contracts.model_report import GgufFacts, UnreadableModel
 from glm5_service.contracts.staging import StagingState
 from glm5_service.settings import Settings
 

@@ -10,7 +10,7 @@ from functools import reduce
 from pydantic import SecretStr
 
 from glm5_service.api.policy import PUBLIC_ROUTES, VARIABLE, BodyLimits, ConnectionLimits, GatePolicy
-from glm5_service.contracts.arguments import SERVE_MODULE
+from glm5_service.contracts.command_lines import SERVE_MODULE
 from glm5_service.contracts.environment import EngineEnvironment
 from glm5_service.engine import arguments
 from glm5_service.host.vllm_build import Profile
@@ -57,6 +57,31 @@ def engine_command(
     `backend` is the attention backend that is expected; `token` opens the API's inner routes to the parts of this pod;
     `caches` says where compiled kernels go.
     """
+    engine, gate = settings.engine, settings.api.gate
+    argv = [sys.executable, "-m", SERVE_MODULE, str(model.path)]
+    for flag, value in _all_flags(settings, profile, backend).items():
+        if value is not None:
+            argv += [flag, str(value)]
+    if engine.enforce_eager if engine.enforce_eager is not None else profile == "cpu":
+        argv.append("--enforce-eager")
+    if gate:
+        argv.append("--disable-uvicorn-access-log")  # the gate's own line carries the request id
+    if engine.tool_call_parser:
+        argv.append("--enable-auto-tool-choice")
+    told = EngineEnvironment.of(
+        settings.run_dir, settings.cache_dir, PROTOCOL if gate else None, settings.api.grammar_seconds
+    )
+    environment = {**_QUIET, **caches, **told.variables(), "PYTHONUNBUFFERED": "1"}
+    if profile == "cpu":
+        environment["VLLM_CPU_KVCACHE_SPACE"] = str(engine.cpu_kv_cache_gib)
+    secrets = {KEY_VARIABLE: engine.api_key.get_secret_value()} if engine.api_key else {}
+    if gate:
+        secrets[VARIABLE] = _policy(settings.api, token).to_json()
+    return EngineCommand((*argv, *engine.extra_args), environment, secrets)
+
+
+def _all_flags(settings: Settings, profile: Profile, backend: str | None) -> dict[str, object | None]:
+    """Every flag with its value; None leaves it out."""
     engine = settings.engine
     # where vLLM has a backend of its own it would take that one, and the expectation would never be met; it refuses to be
     # asked twice
@@ -72,34 +97,7 @@ def engine_command(
     }
     if profile == "cpu":
         flags["--gpu-memory-utilization"] = None
-    argv = [sys.executable, "-m", SERVE_MODULE, str(model.path)]
-    for flag, value in flags.items():
-        if value is not None:
-            argv += [flag, str(value)]
-    if engine.enforce_eager if engine.enforce_eager is not None else profile == "cpu":
-        argv.append("--enforce-eager")
-    if settings.api.gate:
-        argv.append("--disable-uvicorn-access-log")  # the gate's own line carries the request id
-    if engine.tool_call_parser:
-        argv.append("--enable-auto-tool-choice")
-    environment = {
-        **_QUIET,
-        **caches,
-        **EngineEnvironment.of(
-            settings.run_dir,
-            settings.cache_dir,
-            PROTOCOL if settings.api.gate else None,
-            settings.api.grammar_seconds,
-        ).variables(),
-        "PYTHONUNBUFFERED": "1",
-    }
-    if profile == "cpu":
-        environment["VLLM_CPU_KVCACHE_SPACE"] = str(engine.cpu_kv_cache_gib)
-    secrets = {KEY_VARIABLE: engine.api_key.get_secret_value()} if engine.api_key else {}
-    if settings.api.gate:
-        policy = _policy(settings.api, token)
-        secrets[VARIABLE] = policy.to_json()
-    return EngineCommand((*argv, *engine.extra_args), environment, secrets)
+    return flags
 
 
 def _flags(settings: Settings) -> dict[str, object | None]:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from glm5_service.contracts.arguments import GGUF_MODULE, InspectArguments
-from glm5_service.contracts.inspection import GgufFacts
+from glm5_service.contracts.command_lines import GGUF_MODULE, InspectArguments
+from glm5_service.contracts.model_report import GgufFacts
 from glm5_service.errors import EngineError, ModelError, SettingsError
 from glm5_service.foreign import parse_json
 

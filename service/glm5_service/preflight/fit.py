@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glm5_service.contracts.inspection import GgufFacts
+from glm5_service.contracts.model_report import GgufFacts
 from glm5_service.errors import FitError
 from glm5_service.host.vllm_build import Profile
 
@@ -85,72 +85,62 @@ class Fit:
     longest_context: int
 
 
-def demand(
-    gguf: GgufFacts,
-    profile: Profile,
-    ranks: int,
-    dtype_bytes: int,
-    kv_dtype: str,
-    *,
-    eager: bool,
-    with_draft: bool = False,
-    stages: int = 1,
-    kv_ranks: int = 1,
-    max_context: int = 0,
-    step_tokens: int = 0,
-) -> Demand:
-    """What each of `ranks` GPUs of the heaviest pipeline stage must hold.
+@dataclass(frozen=True)
+class Layout:
+    """How a model is spread and served: what its memory depends on beside the file."""
 
-    Args:
-        gguf: the model.
-        profile: cpu counts weights and KV cache only.
-        ranks: GPUs of one stage.
-        dtype_bytes: size of an activation.
-        kv_dtype: the KV cache's type as it is stored, see `stored_kv_dtype`.
-        eager: without CUDA graphs.
-        with_draft: the block that predicts several tokens is loaded too, with a KV cache of its own.
-        stages: pipeline stages that the layers are spread over.
-        kv_ranks: GPUs that share the KV cache of a request (decode context parallelism).
-        max_context: longest context that is served, in tokens.
-        step_tokens: most tokens of one step.
-    """
-    layers = gguf.hyperparameters.layers
+    profile: Profile
+    """cpu counts weights and KV cache only."""
+    ranks: int
+    """GPUs of one pipeline stage."""
+    dtype_bytes: int
+    """Size of an activation."""
+    kv_dtype: str
+    """Type of the KV cache as it is stored, see `stored_kv_dtype`."""
+    eager: bool
+    """Without CUDA graphs."""
+    with_draft: bool = False
+    """The block that predicts several tokens is loaded too, with a KV cache of its own."""
+    stages: int = 1
+    """Pipeline stages that the layers are spread over."""
+    kv_ranks: int = 1
+    """GPUs that share the KV cache of a request (decode context parallelism)."""
+    max_context: int = 0
+    """Longest context that is served, in tokens."""
+    step_tokens: int = 0
+    """Most tokens of one step."""
+
+
+def demand(gguf: GgufFacts, layout: Layout) -> Demand:
+    """What each GPU of the heaviest pipeline stage must hold."""
+    layers, ranks, on_gpu = gguf.hyperparameters.layers, layout.ranks, layout.profile == "cuda"
     # whole layers: the heaviest stage has those that do not divide evenly
-    weights = _up(gguf.weights.rank_bytes(ranks, dtype_bytes, kv_ranks) * _up(layers, stages), layers)
-    if with_draft:
-        weights += gguf.draft_weights.rank_bytes(ranks, dtype_bytes, kv_ranks)
-    on_gpu = profile == "cuda"
+    of_all = gguf.weights.rank_bytes(ranks, layout.dtype_bytes, layout.kv_ranks)
+    weights = _up(of_all * _up(layers, layout.stages), layers)
+    if layout.with_draft:
+        weights += gguf.draft_weights.rank_bytes(ranks, layout.dtype_bytes, layout.kv_ranks)
     return Demand(
         weights=weights,
-        kv_per_token=kv_bytes_per_token(
-            gguf, profile, dtype_bytes, kv_dtype, stages=stages, with_draft=with_draft
-        ),
-        graphs=0 if eager else GRAPH_BYTES,
+        kv_per_token=kv_bytes_per_token(gguf, layout),
+        graphs=0 if layout.eager else GRAPH_BYTES,
         context=CONTEXT_BYTES if on_gpu else 0,
-        gather=max_context * _gather_bytes_per_token(max_context) if on_gpu else 0,
+        gather=layout.max_context * _gather_bytes_per_token(layout.max_context) if on_gpu else 0,
         # one after the other in every layer, so the larger one counts
-        step=max(LOGITS_BYTES, step_tokens * EXPERT_VALUES * dtype_bytes) if on_gpu else 0,
-        kv_ranks=kv_ranks,
+        step=max(LOGITS_BYTES, layout.step_tokens * EXPERT_VALUES * layout.dtype_bytes) if on_gpu else 0,
+        kv_ranks=layout.kv_ranks,
     )
 
 
-def kv_bytes_per_token(
-    gguf: GgufFacts,
-    profile: Profile,
-    dtype_bytes: int,
-    kv_dtype: str,
-    *,
-    stages: int = 1,
-    with_draft: bool = False,
-) -> int:
+def kv_bytes_per_token(gguf: GgufFacts, layout: Layout) -> int:
     """KV cache of one token: the latent and rope row of every layer, the key row of every layer with an indexer."""
-    h = gguf.hyperparameters
+    h, kv_dtype, dtype_bytes = gguf.hyperparameters, layout.kv_dtype, layout.dtype_bytes
     value_bytes = 1 if kv_dtype.startswith("fp8") else dtype_bytes
     row = PACKED_ROW_BYTES.get(kv_dtype, (h.kv_lora + h.rope_dim) * value_bytes)
     # the cpu profile keeps the indexer's keys in the activation type
-    index_row = h.indexer_dim * dtype_bytes if profile == "cpu" else FP8_INDEX_ROW_BYTES
+    index_row = h.indexer_dim * dtype_bytes if layout.profile == "cpu" else FP8_INDEX_ROW_BYTES
     # the draft's block is a layer with an indexer
-    layers, indexer_layers = _up(h.layers, stages) + with_draft, _up(gguf.indexer_layers, stages) + with_draft
+    layers = _up(h.layers, layout.stages) + layout.with_draft
+    indexer_layers = _up(gguf.indexer_layers, layout.stages) + layout.with_draft
     return layers * row + indexer_layers * index_row
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from glm5_service.contracts.inspection import Footprint, GgufFacts
 from glm5_service.contracts.manifest import MANIFEST_NAME
+from glm5_service.contracts.model_report import Footprint, GgufFacts
 from glm5_service.engine import arguments
 from glm5_service.errors import EngineError, FitError, ModelError, SettingsError
 from glm5_service.host.ports import require_free_port
@@ -159,8 +159,7 @@ def _fit(subject: Subject, gguf: GgufFacts, wanted: int) -> fit.Fit:
         gpus = subject.host.gpus[: engine.tensor_parallel_size]
         gpu_bytes = min(gpu.total_bytes for gpu in gpus)
         kv_dtype = fit.stored_kv_dtype(kv_dtype, engine.attention_backend, gpus[0].capability)
-    need = fit.demand(
-        gguf,
+    layout = fit.Layout(
         subject.profile,
         engine.tensor_parallel_size,
         4 if engine.dtype == "float32" else fit.FLOAT_BYTES,
@@ -172,6 +171,7 @@ def _fit(subject: Subject, gguf: GgufFacts, wanted: int) -> fit.Fit:
         max_context=wanted,
         step_tokens=arguments.number(given, arguments.STEP_TOKENS, fit.default_step_tokens(gpu_bytes)),
     )
+    need = fit.demand(gguf, layout)
     if subject.profile == "cpu":
         return fit.fit_cpu(need, subject.host.available_bytes, engine.cpu_kv_cache_gib * fit.GIB)
     return fit.fit_gpu(need, gpu_bytes, engine.gpu_memory_utilization)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from glm5_service.contracts.engine import DrainOutcome
-from glm5_service.contracts.gate import GateCounts
+from glm5_service.contracts.gate_counts import GateCounts
 from glm5_service.contracts.termination import TerminationMessage
 from glm5_service.rundir import RunDir, try_write
 from glm5_service.settings.operation import DrainSettings

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from glm5_service.contracts.arguments import HEALTH_MODULE, HealthServerArguments
+from glm5_service.contracts.command_lines import HEALTH_MODULE, HealthServerArguments
 from glm5_service.contracts.engine import EngineState
 from glm5_service.errors import EngineError
 from glm5_service.redact import redact

@@ -22,7 +22,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from glm5_service import __version__
 from glm5_service.api.connections import limited
 from glm5_service.api.policy import SMALL_SERVER
-from glm5_service.contracts.arguments import HealthServerArguments
+from glm5_service.contracts.command_lines import HealthServerArguments
 from glm5_service.contracts.engine import EngineState, Phase
 
 LISTENING = "listening"

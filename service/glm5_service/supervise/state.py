@@ -33,14 +33,8 @@ class Report:
         self, verdict: Verdict, observer: Observer, log: LogFacts, pid: int | None, now: datetime
     ) -> EngineState:
         """The whole state at `now`."""
-        if verdict.phase != self._phase or self._since is None:
-            if self._phase is not None and self._since is not None:
-                self._done.append(PhaseSpan(phase=self._phase, seconds=(now - self._since).total_seconds()))
-            self._phase, self._since = verdict.phase, now
+        self._enter(verdict.phase, now)
         facts = observer.facts
-        since_progress = (
-            None if facts.progress_at is None else round(max(facts.now - facts.progress_at, 0.0), 3)
-        )
         memory = self.identity.memory.model_copy(
             update={"weights_reported_bytes": log.weights_bytes, "kv_reported_tokens": log.kv_tokens}
         )
@@ -64,13 +58,27 @@ class Report:
                     after_warmup=log.compiles_after_warmup,
                     last_after_warmup=log.last_compile,
                 ),
-                "traffic": TrafficState(
-                    running=facts.pending,
-                    finished=observer.gate.finished if observer.gate else 0,
-                    refused=observer.gate.refused if observer.gate else {},
-                    seconds_since_progress=since_progress,
-                ),
+                "traffic": _traffic(observer),
                 "memory": memory,
                 "drain": self.drain,
             }
         )
+
+    def _enter(self, phase: Phase, now: datetime) -> None:
+        """Begin `phase`; going on with the same one is no new phase."""
+        if phase == self._phase and self._since is not None:
+            return
+        if self._phase is not None and self._since is not None:
+            self._done.append(PhaseSpan(phase=self._phase, seconds=(now - self._since).total_seconds()))
+        self._phase, self._since = phase, now
+
+
+def _traffic(observer: Observer) -> TrafficState:
+    facts, gate = observer.facts, observer.gate
+    age = None if facts.progress_at is None else round(max(facts.now - facts.progress_at, 0.0), 3)
+    return TrafficState(
+        running=facts.pending,
+        finished=gate.finished if gate else 0,
+        refused=gate.refused if gate else {},
+        seconds_since_progress=age,
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from glm5_service.contracts.compile_mark import CompileMark
 from glm5_service.contracts.engine import CanaryState
-from glm5_service.contracts.gate import GateCounts
+from glm5_service.contracts.gate_counts import GateCounts
 from glm5_service.watch.backend import BackendCheck
 from glm5_service.watch.health import Facts, Limits, compiled_until
 from glm5_service.watch.logwatch import LogFacts

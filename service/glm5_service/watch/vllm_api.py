@@ -10,7 +10,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from glm5_service.api.policy import DRAIN_PATH, INTERNAL_HEADER, REQUESTS_PATH
-from glm5_service.contracts.gate import GateCounts
+from glm5_service.contracts.gate_counts import GateCounts
 
 # engine-side series that move only when the scheduler takes a step; request counts of the front end are left out,
 # because a client that gives up moves them although the engine hangs

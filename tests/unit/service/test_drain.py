@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from glm5_service.contracts.engine import DrainOutcome
-from glm5_service.contracts.gate import GateCounts
+from glm5_service.contracts.gate_counts import GateCounts
 from glm5_service.rundir import RunDir
 from glm5_service.settings.operation import DrainSettings
 from glm5_service.supervise import drain as module

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glm5_service.contracts.compile_mark import CompileMark
-from glm5_service.contracts.gate import GateCounts
+from glm5_service.contracts.gate_counts import GateCounts
 from glm5_service.watch.backend import BackendCheck, check_backend, expected_backend
 from glm5_service.watch.health import Facts, Limits, Verdict, assess, canary_is_due
 from glm5_service.watch.logwatch import LogFacts, read_line

@@ -13,8 +13,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from glm5_service.contracts.inspection import Footprint, GgufFacts, Placed, Tokenizer
 from glm5_service.contracts.manifest import FileRecord, Manifest, ModelSummary
+from glm5_service.contracts.model_report import Footprint, GgufFacts, Placed, Tokenizer
 from glm5_service.engine import arguments
 from glm5_service.errors import FitError, SettingsError
 from glm5_service.host import hardware
@@ -336,7 +336,9 @@ def test_fit_of_glm5_on_eight_96_gib_cards() -> None:
     """402 GiB over 8 cards leave room for about 330k tokens in bf16 and 535k or 595k in fp8, as estimated by hand."""
     found = {}
     for kv_dtype in ("auto", "fp8_ds_mla", "fp8"):
-        need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, eager=False, max_context=131072, step_tokens=8192)
+        need = fit.demand(
+            GLM5, fit.Layout("cuda", 8, 2, kv_dtype, eager=False, max_context=131072, step_tokens=8192)
+        )
         found[kv_dtype] = (need.kv_per_token, fit.fit_gpu(need, 96 * GIB, 0.92).kv_tokens)
     assert [rows for rows, _ in found.values()] == [100_152, 61_464, 55_224]
     assert [tokens for _, tokens in found.values()] == pytest.approx([330_000, 535_000, 595_000], rel=0.02)
@@ -354,7 +356,9 @@ def test_fit_of_glm5_on_eight_96_gib_cards() -> None:
 )
 def test_fit_counts_vllms_buffers(context: int, step_tokens: int, buffers: int) -> None:
     """What the indexer gathers grows with the longest context, what the experts put out with the tokens of a step."""
-    need = fit.demand(GLM5, "cuda", 8, 2, "auto", eager=False, max_context=context, step_tokens=step_tokens)
+    need = fit.demand(
+        GLM5, fit.Layout("cuda", 8, 2, "auto", eager=False, max_context=context, step_tokens=step_tokens)
+    )
     assert need.total - need.weights - need.graphs - need.context == buffers
 
 
@@ -376,10 +380,14 @@ def test_longest_context_fits_and_no_longer_one(kv_dtype: str, total: int) -> No
     """The context that is advised fits with the buffers it brings itself, as every shorter one; a longer one does not."""
 
     def fits(context: int) -> bool:
-        need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, eager=False, max_context=context, step_tokens=8192)
+        need = fit.demand(
+            GLM5, fit.Layout("cuda", 8, 2, kv_dtype, eager=False, max_context=context, step_tokens=8192)
+        )
         return fit.fit_gpu(need, total * GIB, 0.92).kv_tokens >= context
 
-    need = fit.demand(GLM5, "cuda", 8, 2, kv_dtype, eager=False, max_context=1000, step_tokens=8192)
+    need = fit.demand(
+        GLM5, fit.Layout("cuda", 8, 2, kv_dtype, eager=False, max_context=1000, step_tokens=8192)
+    )
     longest = fit.fit_gpu(need, total * GIB, 0.92).longest_context
     assert all(fits(context) for context in (longest, longest // 2, min(longest, 262144)))
     assert not fits(longest + 2)
@@ -398,7 +406,9 @@ def test_fit_over_several_nodes(tmp_path: Path, words: str) -> None:
 def test_fit_of_the_heaviest_pipeline_stage() -> None:
     """Layers do not split: of 78 over four stages one holds 20, with their weights, KV cache and indexers."""
     gguf = GLM5.model_copy(update={"indexer_layers": 21})
-    whole, stage = (fit.demand(gguf, "cuda", 8, 2, "auto", eager=False, stages=count) for count in (1, 4))
+    whole, stage = (
+        fit.demand(gguf, fit.Layout("cuda", 8, 2, "auto", eager=False, stages=count)) for count in (1, 4)
+    )
     assert stage.weights == pytest.approx(whole.weights * 20 / 78, abs=1)
     assert stage.kv_per_token == 20 * 1152 + 6 * 132
 
@@ -445,7 +455,9 @@ def test_ranks_that_share_a_cache_hold_the_queries_of_each_other(
 def test_a_draft_model_holds_the_queries_of_other_ranks_too() -> None:
     """Its block is one layer more than the 78."""
     alone, shared = (
-        fit.demand(GLM5, "cuda", 8, 2, "auto", eager=False, with_draft=True, kv_ranks=count).weights
+        fit.demand(
+            GLM5, fit.Layout("cuda", 8, 2, "auto", eager=False, with_draft=True, kv_ranks=count)
+        ).weights
         for count in (1, 8)
     )
     assert shared - alone == QUERIES_OF_ALL_RANKS * 79 // 78

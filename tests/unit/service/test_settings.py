@@ -8,7 +8,7 @@ import pytest
 
 from glm5_service.errors import SettingsError
 from glm5_service.settings import Given, load
-from glm5_service.settings.show import shown
+from glm5_service.settings.table import shown
 
 
 def _file(tmp_path: Path, text: str) -> Path:
