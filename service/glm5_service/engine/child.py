@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psutil
 
+from glm5_service.errors import EngineError
 from glm5_service.redact import redact
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -104,6 +105,20 @@ class EngineProcess:
             time.sleep(0.02)
         self._relay.join(timeout=_RELAY_SECONDS)
         return len(killed)
+
+
+def ended_by_itself(code: int, lost: Sequence[str]) -> EngineError:
+    """The error of a child that ended with `code` (negative: by a signal) and before that lost the processes `lost`."""
+    fate = f"it lost {', '.join(lost)}, exit code {code}" if lost else f"exit code {code}"
+    if code < 0 and not lost:
+        with contextlib.suppress(ValueError):
+            fate = f"killed by {signal.Signals(-code).name}"
+    return EngineError(
+        "the engine ended by itself",
+        fate,
+        expected="it to run until told to stop",
+        remedy="Read its log above.",
+    )
 
 
 def _reap(pid: int) -> bool:

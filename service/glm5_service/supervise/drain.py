@@ -43,13 +43,8 @@ async def drain(
 
     before = await _patiently(api.gate, is_over)
     if before is None:
-        return DrainOutcome(
-            finished=0,
-            aborted=pending,
-            refused=0,
-            seconds=round(loop.time() - started, 3),
-            reason=why_not_all("the gate does not answer"),
-        )
+        reason, seconds = why_not_all("the gate does not answer"), round(loop.time() - started, 3)
+        return DrainOutcome(finished=0, aborted=pending, refused=0, seconds=seconds, reason=reason)
     await _sleep_unless(has_ended, settings.endpoint_grace_seconds)
     # told again with every poll: an order that was lost would let new requests in
     now: GateCounts | None

@@ -16,9 +16,9 @@ from functools import partial
 
 from glm5_service.contracts.engine import Condition, DrainOutcome, EngineState, Phase
 from glm5_service.contracts.termination import TerminationMessage
-from glm5_service.engine.child import EngineProcess, adopt_orphans
+from glm5_service.engine.child import EngineProcess, adopt_orphans, ended_by_itself
 from glm5_service.engine.command_line import EngineCommand
-from glm5_service.errors import EngineError, ExitCode
+from glm5_service.errors import ExitCode
 from glm5_service.rundir import RunDir, try_write
 from glm5_service.settings import Settings
 from glm5_service.supervise import drain
@@ -247,13 +247,4 @@ class Supervisor:
         lost = self._observer.facts.lost_processes
         if code >= 0 and not lost:  # it ends by itself after a loss, perhaps sooner than the next look
             lost = self._log_facts.lost
-        fate = f"it lost {', '.join(lost)}, exit code {code}" if lost else f"exit code {code}"
-        if code < 0 and not lost:
-            with contextlib.suppress(ValueError):
-                fate = f"killed by {signal.Signals(-code).name}"
-        raise EngineError(
-            "the engine ended by itself",
-            fate,
-            expected="it to run until told to stop",
-            remedy="Read its log above.",
-        )
+        raise ended_by_itself(code, lost)
