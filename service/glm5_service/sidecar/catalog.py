@@ -159,12 +159,21 @@ PASSED_THROUGH = (
     "vllm:spec_decode_num_accepted_tokens_per_pos",
 )
 
-# families of the plugin, which stand on the same page; their help is there
-PLUGIN_FAMILIES = {
-    "glm5_grammar_compilations": "Grammars that were tried, by result: passed, refused, slow, crashed.",
-    "glm5_grammar_compile_seconds": "Time spent on trying grammars.",
-    "glm5_grammar_waiting_requests": "Requests that wait until their grammar is tried; they are no sign of a hang.",
-}
+# those of the plugin, which stand on vLLM's page and pass through as well
+PLUGIN = (
+    Metric(
+        "glm5_grammar_compilations_total",
+        "counter",
+        "Grammars of structured outputs that were tried, by result: passed, refused, slow, crashed.",
+        ("result",),
+    ),
+    Metric("glm5_grammar_compile_seconds_total", "counter", "Time spent on trying grammars."),
+    Metric(
+        "glm5_grammar_waiting_requests",
+        "gauge",
+        "Requests that wait until their grammar is tried; they are no sign of a hang.",
+    ),
+)
 
 
 def reference() -> str:
@@ -175,13 +184,10 @@ def reference() -> str:
         "Generated from `glm5_service/sidecar/catalog.py` by `glm5 sidecar --reference`; do not edit.",
         "",
     ]
-    for title, metrics in SECTIONS.items():
+    for title, metrics in {**SECTIONS, "Structured output, from the API server": PLUGIN}.items():
         lines += [f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
         lines += [f"| `{m.name}` | {m.kind} | {', '.join(m.labels) or '-'} | {m.help} |" for m in metrics]
         lines.append("")
-    lines += ["## From the plugin, in vLLM's API server", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in PLUGIN_FAMILIES.items()]
-    lines.append("")
     lines += ["## Passed through from vLLM unchanged", "", *(f"- `{name}`" for name in PASSED_THROUGH), ""]
     lines += [
         "vLLM counts every request it serves, the supervisor's canaries (one token each, only while the engine is",

@@ -17,7 +17,7 @@ from glm5_service.api.policy import SMALL_SERVER
 from glm5_service.host.ports import local_url
 from glm5_service.rundir import RunDir
 from glm5_service.settings import Settings
-from glm5_service.sidecar.catalog import PASSED_THROUGH, PLUGIN_FAMILIES
+from glm5_service.sidecar.catalog import PASSED_THROUGH, PLUGIN
 from glm5_service.sidecar.collect import (
     Point,
     attention_points,
@@ -57,7 +57,7 @@ def page(scraped: Scraped) -> bytes:
     registry.register(_Points(points))
     return (
         generate_latest(registry)
-        + filter_page(scraped.engine_page, (*PASSED_THROUGH, *PLUGIN_FAMILIES)).encode()
+        + filter_page(scraped.engine_page, (*PASSED_THROUGH, *(metric.name for metric in PLUGIN))).encode()
     )
 
 
