@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,14 @@ OWN = {
     "STORAGE_DRIVER",
     "TMPDIR",
 }
+
+
+def test_every_result_says_what_writes_it() -> None:
+    """Each recorded file is in the table of results of docs/testing.md, and the table names no other."""
+    section = (ROOT / "docs/testing.md").read_text().split("## Results\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    patterns = [name for cell in rows for name in re.findall(r"`([^`]+)`", cell)]
+    results = {path.name for path in (ROOT / "tests/results").iterdir()}
+
+    assert {name for name in results if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
+    assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in results)] == []
