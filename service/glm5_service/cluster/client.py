@@ -43,7 +43,7 @@ READ_RUN_DIR = "cat /run/glm5/staging.json 2>/dev/null; echo; echo ---; cat /run
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Failures of the client as one sentence each."""
+    """Turn each failure of the client into one sentence."""
     try:
         yield
     except ApiError as error:
@@ -73,7 +73,7 @@ class Cluster:
             self.namespace = namespace or config.namespace or "default"
 
     def facts(self, secrets: frozenset[str], own_labels: Mapping[str, str]) -> ClusterFacts:
-        """What a check before installing asks for.
+        """Return what the check before an installation needs.
 
         `secrets` names the Secrets whose existence matters; what pods with `own_labels` use is free to their successors.
         """
@@ -100,7 +100,7 @@ class Cluster:
             )
 
     def nodes(self, without: Mapping[str, str] | None = None) -> Iterator[NodeFacts]:
-        """Every node with what pods left of it, but for pods of this namespace that have all labels of `without`."""
+        """Yield every node and what its pods use. Pods of this namespace with all labels of `without` do not count."""
         with explained():
             used: dict[str, dict[str, Decimal]] = {}
             holders: dict[str, list[str]] = {}
@@ -123,7 +123,7 @@ class Cluster:
         return is_here and labels.items() <= found.items()
 
     def own_use(self, labels: Mapping[str, str]) -> dict[str, Decimal]:
-        """What pods of this namespace with all of `labels` ask for; quotas count those that wait for a node as well."""
+        """Sum the requests of pods of this namespace with all of `labels`. Pending pods count, as they do for quotas."""
         total: dict[str, Decimal] = {}
         if not labels:
             return total
@@ -134,7 +134,7 @@ class Cluster:
         return total
 
     def pods(self, release: str) -> list[Pod]:
-        """The release's pods that serve, and those of its staging Job."""
+        """Return the pods of the release that serve, and those of its staging Job."""
         labels: dict[str, Any] = {
             "app.kubernetes.io/instance": release,
             "app.kubernetes.io/component": ["engine", "staging"],
@@ -144,7 +144,7 @@ class Cluster:
             return sorted(found, key=lambda pod: str(pod.metadata.name) if pod.metadata else "")
 
     def events_of(self, pod: Pod) -> list[Event]:
-        """Events of this pod, not of one that had its name before, oldest first."""
+        """Return the events of this pod, oldest first. Events of an earlier pod of that name are left out."""
         uid = str(pod.metadata.uid) if pod.metadata else ""
         with explained():
             found = list(
@@ -153,7 +153,7 @@ class Cluster:
         return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
 
     def run_dir(self, pod: str, container: str) -> tuple[StagingState | None, EngineState | None]:
-        """staging.json and engine.json as they are in the pod; None where there is none or no way in."""
+        """Read staging.json and engine.json in the pod. None if a file is missing or the container cannot be entered."""
         try:
             # a connection of its own: one that carried a command cannot be used for requests again
             with Client(config=self._config, timeout=PATIENCE) as client:
@@ -176,7 +176,7 @@ class Cluster:
         return response.json()
 
     def _kinds(self) -> tuple[frozenset[str], frozenset[str]]:
-        """group/Kind of everything the server knows beyond its core, and the groups that do not answer."""
+        """Return group/Kind of every resource outside the core group, and the groups that do not answer."""
         found, silent = set(), set()
         for group in self._get("/apis")["groups"]:
             try:

@@ -1,4 +1,4 @@
-"""Tells phase and staging changes of this pod as Kubernetes Events. Runs in the pod, beside the engine.
+"""Reports phase changes of engine and staging as Kubernetes Events. Runs in the pod, beside the engine.
 
 Reads the run directory only. A cluster that refuses an Event is logged and does not matter; one that does not answer is
 told again, in order.
@@ -69,7 +69,7 @@ class Watcher:
 
 
 class Teller:
-    """Events on their way to the API server, oldest first: one that it did not take stays, one that it refuses goes."""
+    """Queue of Events for the API server, oldest first. An Event that it refuses is dropped; all others are retried."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -77,11 +77,11 @@ class Teller:
         self._said = ""
 
     def add(self, event: Event) -> None:
-        """One more to tell."""
+        """Add an Event to the queue."""
         self._untold.append(event)
 
     def tell(self) -> None:
-        """Tell all there are, or as many as the API server answers to."""
+        """Send all Events, or as many as the API server answers."""
         while self._untold:
             event = self._untold[0]
             try:
@@ -136,7 +136,7 @@ def run(run_dir: Path) -> None:
 
 
 def _reference(client: Client, name: str) -> ObjectReference:
-    """This pod as Events name it; asks until the API server answers, and never ends the pod for it."""
+    """Return this pod as Events name it. Asks until the API server answers."""
     said = ""
     while True:
         try:

@@ -11,7 +11,7 @@ _BYTES = frozenset({"memory", "ephemeral-storage"})
 
 
 def why_not(node: NodeFacts, need: PodNeed) -> list[str]:
-    """Every reason, each a clause; empty if the pod fits there now."""
+    """Return every reason why the pod does not fit now, each as a clause."""
     reasons = [] if node.ready else ["it is not ready"]
     reasons += why_never(node, need)
     for name, amount in need.requests.items():
@@ -21,7 +21,7 @@ def why_not(node: NodeFacts, need: PodNeed) -> list[str]:
 
 
 def why_never(node: NodeFacts, need: PodNeed) -> list[str]:
-    """The reasons that waiting does not remove: labels and taints."""
+    """Return the reasons that waiting does not remove: labels and taints."""
     reasons = []
     for key, value in need.selector.items():
         if node.labels.get(key) != value:
@@ -42,7 +42,7 @@ def _short_of(node: NodeFacts, name: str, amount: Decimal) -> str:
 
 
 def amount_text(name: str, amount: Decimal) -> str:
-    """An amount as people say it: GiB for memory, cores and pieces as numbers."""
+    """Format an amount: GiB for memory, a number for anything else."""
     if name in _BYTES or name.startswith("hugepages"):
         return f"{amount / 2**30:.1f} GiB"
     return f"{amount.normalize():f}"

@@ -17,7 +17,7 @@ MARKS = {"pass": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
 def check_text(found: Iterable[Finding]) -> str:
-    """One line a rule; what to do under those that did not pass."""
+    """Return one line per rule, and what to do below each that did not pass."""
     lines = []
     for finding in found:
         first, *more = finding.sentence.splitlines()
@@ -29,7 +29,7 @@ def check_text(found: Iterable[Finding]) -> str:
 
 
 def status_text(pods: Iterable[PodStatus], now: datetime) -> str:
-    """A block for every pod."""
+    """Return one block per pod."""
     return "\n\n".join("\n".join(_pod_lines(pod, now)) for pod in pods)
 
 

@@ -17,7 +17,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PodNeed:
-    """What a pod asks of the node it runs on."""
+    """What a pod needs of its node."""
 
     requests: Mapping[str, Decimal]
     selector: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a release asks of a cluster; `own_labels` tell the pods that an installed one would replace."""
+    """What a release needs of a cluster. `own_labels` select the pods that an upgrade would replace."""
 
     pod: PodNeed
     replicas: int
@@ -97,7 +97,7 @@ def read(text: str) -> Wanted:
 
 
 def _own_labels(workload: Document) -> Mapping[str, str]:
-    """Labels of all pods of a workload and of no others; LeaderWorkerSets have no selector and set one of their own."""
+    """Return the labels that select the pods of a workload. A LeaderWorkerSet has no selector but sets a label."""
     if workload["kind"] == "LeaderWorkerSet":
         return {"leaderworkerset.sigs.k8s.io/name": str(workload["metadata"]["name"])}
     return (workload["spec"].get("selector") or {}).get("matchLabels") or {}

@@ -47,10 +47,10 @@ ELSEWHERE = {
     "--prefill-context-parallel-size",
     "--tensor-parallel-size",
 }
-# flags that take away what the service sees of the engine, and what is lost
+# flags that hide the engine from the service, and what is lost
 BLINDING = {
-    "--api-server-count": "requests are counted and drained in one of several API servers only",
-    "--disable-log-stats": "there are no metrics of vLLM's for boards and alerts, and no steps as signs of life",
+    "--api-server-count": "requests are counted and drained in only one of the API servers",
+    "--disable-log-stats": "vLLM exports no metrics, so boards and alerts stay empty and engine steps are not seen",
 }
 # vLLM's short forms of large numbers
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}

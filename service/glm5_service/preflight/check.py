@@ -19,7 +19,7 @@ NEEDED = ("versions", "ports", "manifest", "model")
 
 
 class PreflightError(Glm5Error):
-    """A rule failed; the exit code is the rule's."""
+    """A rule failed. The exit code is that of the rule."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(
@@ -43,7 +43,7 @@ def check(settings: Settings) -> tuple[Report, Subject]:
     if unknown:
         free = ", ".join(name for name in RULES if name not in NEEDED)
         raise SettingsError(
-            "preflight.skip names no rule that can be skipped", unknown[0], expected=f"one of {free}"
+            "preflight.skip names a rule that cannot be skipped", unknown[0], expected=f"one of {free}"
         )
     subject = Subject(settings, hardware.look())
     findings = []

@@ -59,7 +59,7 @@ def shared_memory(subject: Subject) -> Finding:
         return passed(fit.gib(found))
     if subject.settings.engine.tensor_parallel_size == 1:
         return warned(
-            f"/dev/shm has {fit.gib(found)}, {fit.gib(wanted)} are wanted", "Mount a memory-backed emptyDir."
+            f"/dev/shm has {fit.gib(found)}; expected {fit.gib(wanted)}", "Mount a memory-backed emptyDir."
         )
     raise FitError(
         "/dev/shm is too small",
@@ -78,7 +78,7 @@ def limits(subject: Subject) -> Finding:
         )
     if subject.profile == "cuda" and locked < fit.GIB:
         return warned(
-            f"locked memory is limited to {locked} bytes", "Raise memlock, so that buffers can be pinned."
+            f"locked memory is limited to {locked} bytes", "Raise memlock so that buffers can be pinned."
         )
     return passed(f"{found} open files")
 
@@ -99,10 +99,10 @@ def folders(subject: Subject) -> Finding:
 
 
 def all_reduce(subject: Subject) -> Finding:
-    """All ranks can add up a vector together; on PCIe with an IOMMU the first real one may hang for ever."""
+    """All ranks complete an all-reduce. On PCIe with an IOMMU the first one may hang for ever."""
     ranks = subject.settings.engine.tensor_parallel_size
     if ranks == 1:
-        return passed("one rank exchanges nothing")
+        return passed("not needed by one rank")
     host = subject.host
     links = "NVLink" if host.gpus and all(gpu.has_nvlink for gpu in host.gpus[:ranks]) else "PCIe"
     acs = "unknown" if host.acs_bridges is None else f"on {host.acs_bridges} bridges"

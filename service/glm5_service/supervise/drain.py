@@ -1,4 +1,4 @@
-"""Ends running requests in order: readiness fails, a grace, new ones are refused, the rest finish or are aborted.
+"""Drains the engine: readiness fails, new requests are refused after a grace, the rest finish or are aborted.
 
 Records the outcome; stopping the engine afterwards is the supervisor's.
 """
@@ -74,7 +74,7 @@ def record(outcome: DrainOutcome, run_dir: RunDir, settings: DrainSettings) -> N
 async def _patiently(
     ask: Callable[[], Awaitable[GateCounts | None]], is_over: Callable[[], bool]
 ) -> GateCounts | None:
-    """The gate's counts; None if it left UNANSWERED polls in a row without an answer, or all until the drain is over."""
+    """Return the gate's counts. None after UNANSWERED polls without an answer, or at the end of the drain."""
     for _ in range(UNANSWERED):
         counts = await ask()
         if counts is not None or is_over():

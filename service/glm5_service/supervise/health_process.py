@@ -14,7 +14,7 @@ from glm5_service.redact import redact
 
 
 class HealthServer:
-    """A running health server; states go over a socket that keeps messages apart and drops what does not fit."""
+    """A running health server. States go over a socket that keeps messages apart and drops what does not fit."""
 
     def __init__(self, first: EngineState, host: str, port: int, stale_seconds: float) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -41,7 +41,7 @@ class HealthServer:
             raise EngineError("the health server cannot listen", self._address, expected="a free port")
 
     def post(self, state: EngineState) -> None:
-        """Send a state; one that cannot be sent now is dropped, and the next one follows soon."""
+        """Send a state. A state that cannot be sent now is dropped; the next one follows soon."""
         with contextlib.suppress(OSError):
             self._states.send(redact(state.model_dump_json()).encode(), socket.MSG_DONTWAIT)
 

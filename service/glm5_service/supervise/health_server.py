@@ -31,7 +31,7 @@ MAX_STATE_BYTES = 128 * 1024
 
 @dataclass
 class Board:
-    """The last verdict and when it was made; states that arrive replace it, the probes read it."""
+    """The last verdict and its time. The supervisor replaces it; the probes read it."""
 
     state: EngineState
     stale_seconds: float
@@ -39,18 +39,18 @@ class Board:
     clock: Callable[[], float] = time.monotonic
 
     def post(self, state: EngineState) -> None:
-        """Put a new verdict up."""
+        """Replace the verdict."""
         self.state, self.assessed_at = state, self.clock()
 
     @property
     def stale_for(self) -> float | None:
-        """Seconds since the last verdict, if the supervisor itself stands still."""
+        """Seconds since the last verdict if the supervisor no longer looks, else None."""
         age = self.clock() - self.assessed_at
         return age if age > self.stale_seconds else None
 
     @property
     def shown(self) -> EngineState:
-        """The last verdict, but nothing is ready or alive on the word of a supervisor that stands still."""
+        """The last verdict. If the supervisor no longer looks, it is neither ready nor live."""
         stale = self.stale_for
         if stale is None:
             return self.state
@@ -120,7 +120,7 @@ class _Server(uvicorn.Server):
 
 
 def _follow(board: Board, states: socket.socket) -> None:
-    """Put up every state that the supervisor sends; its end is ours."""
+    """Show every state that the supervisor sends. Exit when the supervisor ends."""
     while message := states.recv(MAX_STATE_BYTES):
         board.post(EngineState.model_validate_json(message))
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Which revision of a staged model one start is about: found once, and kept from being pruned as long as it is served."""
+"""Finds the revision of a staged model once per start, and keeps it from being pruned while it is served."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def held(settings: Settings) -> Iterator[Settings]:
 
 
 def _staged_link(path: Path) -> Path | None:
-    """The link `current` of a staged model that `path` is, or is below."""
+    """Return the link `current` of a staged model if `path` is that link or lies below it."""
     for link in (path, *path.parents):
         volume = Volume(link.parent)
         if link == volume.current and link.is_symlink() and volume.revisions.is_dir():

@@ -28,7 +28,7 @@ log = logging.getLogger("glm5")
 
 
 def serve(settings: Settings) -> ExitCode:
-    """Serve until told to stop; raises a Glm5Error if the engine should not be started, or ended by itself."""
+    """Serve until told to stop. Raises a Glm5Error if a check fails or the engine ends by itself."""
     try:
         return _serve(settings)
     except Glm5Error as error:
@@ -43,7 +43,7 @@ def _serve(settings: Settings) -> ExitCode:
 
 
 def run(settings: Settings) -> ExitCode:
-    """Check, prepare, supervise; from the first moment engine.json is about this start, also if it comes to nothing."""
+    """Check, prepare, supervise. engine.json describes this start from its first moment, even if the start fails."""
     engine_file = RunDir(settings.run_dir).engine
     state = EngineState(
         phase="preflight",
@@ -68,7 +68,7 @@ def run(settings: Settings) -> ExitCode:
 
 
 def _over(state: EngineState, error: BaseException) -> EngineState:
-    """The last state of a start that ended before there was an engine."""
+    """Return the last state of a start that ended before the engine existed."""
     # python 3.11 wraps what a signal raises while a class is made
     was_told = any(isinstance(each, (SystemExit, KeyboardInterrupt)) for each in (error, error.__cause__))
     why = str(error) if isinstance(error, Glm5Error) else redact(f"internal error: {error!r}")
@@ -105,7 +105,7 @@ def _refuse_foreign_key(settings: Settings, environ: Mapping[str, str]) -> None:
 
 
 def prepare(settings: Settings, cleared: Cleared, before: EngineState) -> Launch:
-    """The command and the constant part of the state; leaves the token in the run directory."""
+    """Return the command and the constant part of the state. Writes the token to the run directory."""
     token = secrets.token_urlsafe(32)
     folders = caches.prepare(settings.cache_dir, settings.engine.image)
     fit, architecture = cleared.fit, cleared.model.architecture

@@ -65,7 +65,7 @@ class Report:
         )
 
     def _enter(self, phase: Phase, now: datetime) -> None:
-        """Begin `phase`; going on with the same one is no new phase."""
+        """Begin `phase`, unless it is the current one."""
         if phase == self._phase and self._since is not None:
             return
         if self._phase is not None and self._since is not None:

@@ -1,4 +1,4 @@
-"""Stays with the engine from start to end: looks, judges, answers probes, drains, and maps its fate to an exit code.
+"""Supervises the engine from start to end: looks, judges, answers probes, drains, and sets the exit code.
 
 `watch` sees and judges, the health server shows; this module runs them in turn.
 """
@@ -89,7 +89,7 @@ class Supervisor:
         return self._conclude(code)
 
     async def _stay(self) -> int:
-        """The engine's life; returns its exit code."""
+        """Run the engine to its end. Returns its exit code."""
         command = self._launch.command
         on_line = partial(self._on_line, asyncio.get_running_loop())
         self._engine = engine = EngineProcess(
@@ -120,7 +120,7 @@ class Supervisor:
         return ended.result()
 
     async def _end(self, engine: EngineProcess, ended: asyncio.Task[int]) -> None:
-        """Drain, then stop the engine; what does not stop in time is killed."""
+        """Drain, then stop the engine. An engine that does not stop in time is killed."""
         was_serving = self._verdict.live and self._observer.facts.was_ready
         if not self._verdict.ready:
             # a kubelet that found it hung, or too slow to start, ends it as it ends a healthy one
@@ -170,7 +170,7 @@ class Supervisor:
         self._end_what_cannot_recover()
 
     def _end_what_cannot_recover(self) -> None:
-        """vLLM ends itself when it loses a process, but not always; then nobody should wait for a kubelet."""
+        """Kill an engine that lost a process and does not end. vLLM usually ends itself."""
         assert self._engine is not None
         since, limit = self._observer.facts.lost_since, self._settings.engine.stop_timeout_seconds
         if since is not None and time.monotonic() - since > limit:
@@ -196,7 +196,7 @@ class Supervisor:
         self._judge()
 
     def _judge(self) -> None:
-        """Assess the facts and show the verdict; a change is written to engine.json, and logged if it is one of phase."""
+        """Assess the facts and show the verdict. A change is written to engine.json; a change of phase is logged too."""
         facts = self._observer.facts
         verdict = assess(facts, self._limits)
         if verdict.ready and not facts.was_ready:

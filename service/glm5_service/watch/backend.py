@@ -15,14 +15,14 @@ SPARSE_ARCHITECTURES = frozenset({"glm-dsa", "glm_moe_dsa"})
 
 @dataclass(frozen=True)
 class BackendCheck:
-    """Outcome of comparing what was attested with what is expected; `is_wrong` cannot heal by waiting."""
+    """Attested backends compared with the expected one. `is_wrong` does not change by waiting."""
 
     problem: str | None = None
     is_wrong: bool = False
 
 
 def expected_backend(setting: str, profile: Profile, architecture: str | None) -> str | None:
-    """The backend that `health.expected_backend` asks for; None asks for nothing."""
+    """Return the backend that `health.expected_backend` demands, or None for any."""
     if setting == "none":
         return None
     if setting == "auto":
@@ -31,7 +31,7 @@ def expected_backend(setting: str, profile: Profile, architecture: str | None) -
 
 
 def check_backend(attested: Sequence[Attestation], expected: str | None, ranks: int) -> BackendCheck:
-    """Compare every rank's attestation with the expectation; a rank counts once it computed real attention."""
+    """Compare every rank's attestation with the expected backend. A rank counts once it computed real attention."""
     if expected is None:
         return BackendCheck()
     for record in attested:

@@ -15,7 +15,7 @@ Startup = Literal["starting", "loading", "compiling", "warming"]
 
 @dataclass(frozen=True)
 class Limits:
-    """When standing still means hanging; seconds and counts."""
+    """When an engine that stands still counts as hung, in seconds and counts."""
 
     stall_seconds: float
     compile_cap_seconds: float
@@ -64,7 +64,7 @@ class Verdict:
 
 
 def assess(facts: Facts, limits: Limits) -> Verdict:
-    """The verdict on `facts`; the first rule that applies decides."""
+    """Return the verdict on `facts`. The first rule that applies decides."""
     return _ended(facts) or _dead(facts) or _starting(facts) or _stuck(facts, limits) or _serving(facts)
 
 
@@ -76,7 +76,7 @@ def _ended(facts: Facts) -> Verdict | None:
         return Verdict("failed", "ended", reason, "Restart the container.", live=False)
     if facts.stop_requested:
         reason = "told to stop; running requests finish"
-        return Verdict("draining", "draining", reason, "Nothing; the pod ends.")
+        return Verdict("draining", "draining", reason, "Nothing. The pod ends.")
     return None
 
 
@@ -94,7 +94,7 @@ def _dead(facts: Facts) -> Verdict | None:
 
 def _starting(facts: Facts) -> Verdict | None:
     if facts.backend_wrong and facts.backend_problem:
-        remedy = "Correct the settings; a restart changes nothing."
+        remedy = "Correct the settings. A restart changes nothing."
         return Verdict("failed", "backend_wrong", facts.backend_problem, remedy)
     if not facts.api_answered:
         reason = f"the engine is {facts.startup}"
@@ -103,20 +103,20 @@ def _starting(facts: Facts) -> Verdict | None:
         reason = f"no token yet: {facts.canary_error}" if facts.canary_error else "the first token is awaited"
         return Verdict("warming", "first_token_awaited", reason, "One token comes from the engine.")
     if facts.backend_problem:
-        remedy = "Every rank attests the expected backend; vLLM's own attest nothing, so for one of them expect none."
+        remedy = "Every rank attests the expected backend. For a backend of vLLM's own set health.expected_backend=none."
         return Verdict("warming", "backend_not_attested", facts.backend_problem, remedy)
     return None
 
 
 def _stuck(facts: Facts, limits: Limits) -> Verdict | None:
-    """Readiness goes at half the limit, since taking traffic away is cheap; liveness goes at the limit."""
+    """Readiness fails at half the limit, because it is cheap. Liveness fails at the limit."""
     stood = standing_still_seconds(facts, limits)
     if stood >= limits.stall_seconds / 2:
         return Verdict(
             "failed" if stood >= limits.stall_seconds else "stalled",
             "no_step",
             f"{facts.pending} requests wait and no engine step was seen for {stood:.0f} s",
-            f"An engine step; after {limits.stall_seconds:g} s the container is restarted.",
+            f"An engine step. After {limits.stall_seconds:g} s the container is restarted.",
             live=stood < limits.stall_seconds,
         )
     if facts.canary_failures:
@@ -126,7 +126,7 @@ def _stuck(facts: Facts, limits: Limits) -> Verdict | None:
             "stalled" if is_live else "failed",
             "no_token",
             f"{facts.canary_failures} {canaries} in a row gave no token: {facts.canary_error}",
-            f"A canary that passes; after {limits.canary_failures} failures the container is restarted.",
+            f"A canary that passes. After {limits.canary_failures} failures the container is restarted.",
             live=is_live,
         )
     return None
@@ -142,7 +142,7 @@ def _serving(facts: Facts) -> Verdict:
 
 
 def standing_still_seconds(facts: Facts, limits: Limits) -> float:
-    """How long work has been waiting without a sign of progress; a compilation counts as one up to its cap."""
+    """Seconds that work has waited without progress. A compilation counts as progress up to its cap."""
     if facts.pending == 0 or facts.pending_since is None:
         return 0.0
     signs = [facts.pending_since]
@@ -155,7 +155,7 @@ def standing_still_seconds(facts: Facts, limits: Limits) -> float:
 
 
 def compiled_until(facts: Facts, limits: Limits) -> float | None:
-    """When compiling last counted as progress, which it does up to its cap; None where nothing was compiled."""
+    """Time at which a compilation last counted as progress, up to its cap. None if nothing was compiled."""
     if facts.compile_since is None or facts.compile_seen_at is None:
         return None
     return min(facts.compile_seen_at, facts.compile_since + limits.compile_cap_seconds)

@@ -50,7 +50,7 @@ class LogFacts:
 
 
 def read_line(facts: LogFacts, line: str) -> LogFacts:
-    """`facts` after one more line; phases only move forward."""
+    """Return `facts` after one more line. Phases only move forward."""
     for pattern, phase in _PHASES:
         if pattern.search(line) and ORDER.index(phase) > ORDER.index(facts.startup):
             facts = replace(facts, startup=phase)

@@ -1,4 +1,4 @@
-"""Folds what was seen of the engine into `Facts`: one call a look, no waiting and no network of its own."""
+"""Turns what was seen of the engine into `Facts`. One call per look; no waiting and no network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Observer:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the step counters have not been readable for a while."""
+        """Whether the step counters could not be read for a while."""
         return self._steps_read_at is None or self.facts.now - self._steps_read_at > BLIND_SECONDS
 
     def look(
@@ -48,7 +48,7 @@ class Observer:
         backend: BackendCheck,
         marks: Sequence[tuple[int, CompileMark]],
     ) -> None:
-        """Take one look into the facts."""
+        """Add one look to the facts."""
         elapsed = now - self.facts.now
         self.facts = replace(
             self.facts,
@@ -65,7 +65,7 @@ class Observer:
         self._see_processes(processes)
 
     def canary_done(self, now: float, started: float, result: CanaryResult) -> None:
-        """Take the outcome of a canary in; one that got no answer behind the work of others says nothing."""
+        """Add the outcome of a canary. A canary without an answer behind other requests does not count."""
         self.last_canary_at = now
         facts, canary = self.facts, self.canary
         if result.error is None:
@@ -141,7 +141,7 @@ class Observer:
         self.facts = replace(facts, compiling=what, compile_since=since, compile_seen_at=facts.now)
 
     def _see_processes(self, processes: ProcessView) -> None:
-        """Once the engine was ready, none of its processes may disappear; before, vLLM starts and ends helpers."""
+        """Once the engine was ready, none of its processes may disappear. Before that, vLLM starts and ends helpers."""
         if not self.facts.was_ready:
             self._known = processes.titled
         lost = tuple(sorted(title for pid, title in self._known if pid not in processes.pids))

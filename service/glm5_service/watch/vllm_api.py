@@ -46,7 +46,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at the API server; None is what could not be read."""
+    """One look at the API server. None stands for what could not be read."""
 
     health_status: int | None
     steps: Steps | None
@@ -73,7 +73,7 @@ def parse_steps(text: str) -> Steps | None:
 
 
 class VllmApi:
-    """Client of one API server; every call is bounded in time and never raises for what the server does."""
+    """Client of one API server. Every call is bounded in time and does not raise for what the server does."""
 
     def __init__(self, url: str, token: str, *, model: str, api_key: str | None, timeout: float) -> None:
         headers = {INTERNAL_HEADER: token}
@@ -101,7 +101,7 @@ class VllmApi:
         )
 
     async def drain(self) -> GateCounts | None:
-        """Have the gate refuse new requests; None if it could not be told."""
+        """Have the gate refuse new requests. None if the gate does not answer."""
         try:
             return _gate_counts(await self._client.post(DRAIN_PATH))
         except httpx.HTTPError:
@@ -112,7 +112,7 @@ class VllmApi:
         return _gate_counts(await self._get(REQUESTS_PATH))
 
     async def canary(self, timeout: float) -> CanaryResult:
-        """Ask for one token; an answer without one, or with a logprob that is no number, is a failure."""
+        """Ask for one token. An answer without a token, or with a logprob that is not a number, is a failure."""
         body = {"model": self._model, "prompt": "1", "max_tokens": 1, "temperature": 0, "logprobs": 1}
         loop = asyncio.get_running_loop()
         started = loop.time()

@@ -318,7 +318,7 @@ def _remove(folder: Path, file: Path) -> None:
         (None, "pass", "1 files as verified at"),
         (_touch, "fail", "1 files changed since they were verified, first glm.gguf"),
         (_break, "fail", "manifest.json cannot be read"),
-        (_remove, "warn", "nobody verified its bytes"),
+        (_remove, "warn", "so its files were not verified"),
     ],
 )
 def test_manifest(
@@ -554,7 +554,7 @@ def test_draft_model_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
         for words in (MTP, "-sc.method ngram", "")
     }
     assert (found[MTP].outcome, found[MTP].exit_code) == ("fail", 4)
-    assert "no whole block for it: no block" in found[MTP].found
+    assert "no complete block for it: no block" in found[MTP].found
     assert (found["-sc.method ngram"].outcome, found[""].outcome) == ("pass", "pass")
 
 
@@ -569,11 +569,11 @@ def _weights(subject: Subject, sharded: int) -> Subject:
     [
         (6.0, "", "pass", "KV cache for"),
         # what is guessed takes 4 GiB
-        (3.0, "", "warn", "0 do Lower engine.max_model_len (chart: engine.contextLength) or set engine.enforce_eager."),
+        (3.0, "", "warn", "fit Lower engine.max_model_len (chart: engine.contextLength) or set engine.enforce_eager."),
         (-0.1, "", "fail", "the model does not fit on a GPU"),
-        (-0.1, "--gpu-memory-utilization 0.97", "warn", "for --gpu-memory-utilization in engine.extra_args decides"),
-        (-0.1, "--config /etc/vllm.yaml", "warn", "for --config in engine.extra_args decides"),
-        (-0.1, "--cpu-offload-gb=20 -dp 2", "warn", "for --cpu-offload-gb, --data-parallel-size in engine.extra_args"),
+        (-0.1, "--gpu-memory-utilization 0.97", "warn", ": --gpu-memory-utilization in engine.extra_args decides"),
+        (-0.1, "--config /etc/vllm.yaml", "warn", ": --config in engine.extra_args decides"),
+        (-0.1, "--cpu-offload-gb=20 -dp 2", "warn", ": --cpu-offload-gb, --data-parallel-size in engine.extra_args"),
         (-300.0, "-tp 8", "warn", "by the settings the model does not fit on a GPU"),
     ],
 )  # fmt: skip
@@ -602,7 +602,7 @@ def test_an_estimate_of_something_else_refuses_nothing(tmp_path: Path, flag: str
     ("words", "outcome", "said"),
     [
         ("--seed 3", "pass", "1 flags in engine.extra_args"),
-        ("--disable-log-stats", "warn", "with --disable-log-stats there are no metrics of vLLM's"),
+        ("--disable-log-stats", "warn", "with --disable-log-stats vLLM exports no metrics"),
         ("--api_server_count=2", "warn", "Leave --api-server-count out of engine.extra_args."),
     ],
 )
@@ -628,7 +628,7 @@ def test_cpu_context_beyond_the_cache_is_refused(tmp_path: Path) -> None:
     subject.profile = "cpu"
     finding = find("memory", subject)
     assert (finding.outcome, finding.exit_code) == ("fail", 5), finding
-    assert "a context of 10000 tokens does not fit, 9776 do" in finding.found
+    assert "a context of 10000 tokens does not fit; 9776 tokens fit" in finding.found
 
 
 @pytest.mark.parametrize(
@@ -673,7 +673,7 @@ def test_skipped_rules_are_left_out(tmp_path: Path) -> None:
     """A rule that is named in preflight.skip does not run; one that the start needs cannot be named."""
     settings = _settings(tmp_path, **{"preflight.skip": ["memory"]})
     assert "memory" not in [finding.rule for finding in check(settings)[0].findings]
-    with pytest.raises(SettingsError, match="no rule that can be skipped: model"):
+    with pytest.raises(SettingsError, match="a rule that cannot be skipped: model"):
         check(_settings(tmp_path, **{"preflight.skip": ["model"]}))
 
 
