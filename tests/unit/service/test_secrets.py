@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from glm5_service import cli, redact
+from glm5_service.cluster.events import Watcher
 from glm5_service.contracts.engine import EngineState
 from glm5_service.contracts.termination import TerminationMessage
+from glm5_service.engine.child import EngineProcess
 from glm5_service.engine.command_line import engine_command
 from glm5_service.errors import ExitCode, SettingsError, SourceError
 from glm5_service.model.inspection import ModelFacts
@@ -229,6 +233,7 @@ def test_state_logs_and_messages_are_masked(tmp_path: Path, capsys: pytest.Captu
         shown += httpx.get(f"http://127.0.0.1:{port}/status").text
     finally:
         server.stop()
+    shown += str(list(Watcher(tmp_path).changes()))
     shown += str(SourceError("source refused", f"token {SECRET}", remedy=f"Change {SECRET}."))
     handler = logging.StreamHandler()
     handler.setFormatter(redact.RedactingFormatter("%(message)s"))
@@ -239,8 +244,20 @@ def test_state_logs_and_messages_are_masked(tmp_path: Path, capsys: pytest.Captu
     except ValueError:
         logger.exception("it failed: %s", SECRET)
     shown += capsys.readouterr().err
-    assert shown.count(redact.MASK) >= 8
+    assert shown.count(redact.MASK) >= 9
     assert is_clean(shown)
+
+
+def test_the_log_of_the_engine_is_masked(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """A secret that vLLM itself logs is masked on its way to the container's log; all other bytes stay as they are."""
+    clean_secret(SECRET)
+    program = f"import sys; sys.stdout.buffer.write(b'args {SECRET} \\xff\\n')"
+    lines: list[str] = []
+    child = EngineProcess([sys.executable, "-c", program], {}, lines.append)
+    assert asyncio.run(child.wait()) == 0
+    child.sweep()
+    assert capfdbinary.readouterr().out == b"args ********** \xff\n"
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\r\n", " "])
