@@ -26,7 +26,8 @@ demo: setup ## serve the demo model on this CPU and ask it a question; KEEP=1 ke
 
 lint: setup ## check style and types: ruff, mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	$(BIN)/mypy backend_plugin/glm5_vllm service/glm5_service charts/dashboards
+	$(BIN)/mypy backend_plugin/glm5_vllm service/glm5_service charts/dashboards charts/reference
+	$(BIN)/python -m charts.reference --check
 
 format: setup ## format the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
@@ -86,7 +87,7 @@ staging-docs: setup ## the table of staging faults, after a change of the fault 
 	$(BIN)/python -m tests.support.staging.faults_table
 
 chart-docs: setup ## the chart's schema, value tables and goldens, after a change of values or templates
-	$(BIN)/python charts/generate
+	$(BIN)/python -m charts.reference
 	GLM5_RECORD=1 $(PYTEST) -q tests/chart -k golden
 
 dashboards: setup ## the Grafana boards, after a change of charts/dashboards

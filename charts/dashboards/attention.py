@@ -42,7 +42,7 @@ def backend() -> list[Panel]:
     return [
         name_of_now(
             "Expected backend",
-            "What every rank must attest before the pod turns ready (engine.expectedBackend). Empty: "
+            "What every rank must attest before the pod turns ready (settings.health.expected_backend). Empty: "
             "nothing is demanded.",
             Query(f"max by (backend) ({of('glm5_attention_backend_expected_info')})", "{{backend}}"),
             Size(6, 4),
@@ -55,7 +55,7 @@ def backend() -> list[Panel]:
         ),
         name_of_now(
             "Type of the KV cache",
-            "As each rank runs it. With engine.kvCacheDtype auto vLLM chooses; a type other than planned "
+            "As each rank runs it. With settings.engine.kv_cache_dtype auto vLLM chooses; a type other than planned "
             "changes how many tokens fit.",
             Query(f"max by (kv_cache_dtype) ({of('glm5_attention_backend_info')})", "{{kv_cache_dtype}}"),
             Size(6, 4),
@@ -154,7 +154,7 @@ def compilations() -> list[Panel]:
         ),
         over_time(
             "Share of time spent compiling",
-            "While serving. Above 0 users wait for compilations; above health.compileCapSeconds at once the "
+            "While serving. Above 0 users wait for compilations; above settings.health.compile_cap_seconds at once the "
             "pod counts as hung.",
             "percentunit",
             [Query(f"sum by (pod) ({rate('glm5_kernel_compile_seconds_total')})", "{{pod}}")],

@@ -167,7 +167,7 @@ def supervision() -> list[Panel]:
         over_time(
             "Time of the last canary and since the last step",
             "One token of an idle engine, and how long no step was seen. The latter grows up to "
-            "health.canaryIdleSeconds while idle; with requests running it must stay near 0.",
+            "settings.health.canary_idle_seconds while idle; with requests running it must stay near 0.",
             "s",
             [
                 Query(f"max by (pod) ({of('glm5_canary_duration_seconds')})", "{{pod}} canary"),

@@ -175,7 +175,7 @@ def load() -> list[Panel]:
         over_time(
             "Requests running and waiting",
             "Waiting for long means that more arrives than is served: runbook GLM5QueueGrowing. Running "
-            "below engine.maxRequests while others wait: the KV cache is full.",
+            "below settings.engine.max_num_seqs while others wait: the KV cache is full.",
             "short",
             [
                 Query(f"sum by (pod) ({of('vllm:num_requests_running')})", "{{pod}} running"),

@@ -109,7 +109,7 @@ def detail() -> list[Panel]:
         over_time(
             "Rate from the source",
             "Over half a minute. Far below staging.networkGBps: the source throttles (lower "
-            "staging.connections) or the volume is slow.",
+            "settings.staging.connections) or the volume is slow.",
             "Bps",
             [Query(f"sum by (pod) ({of('glm5_staging_rate_bytes_per_second')})", "{{pod}}")],
         ),

@@ -27,7 +27,7 @@ APPS = {"networkPolicy": {"apiFrom": [{"namespaceSelector": {"matchLabels": {"te
 OBJECTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "api key value": (
         {"api": {"key": {"value": "k", "existingSecret": ""}}},
-        {"Secret/glm5-api-key"},
+        {"Secret/glm5-api-key-value"},
     ),
     "source token": ({"staging": {"credentials": {"token": "t"}}}, {"Secret/glm5-source"}),
     "events": ({"events": {"enabled": True}}, {"Role/glm5-events", "RoleBinding/glm5-events"}),
@@ -45,8 +45,11 @@ OBJECTS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"replicas": 2, "router": {"enabled": True}},
         {"Deployment/glm5-router", "NetworkPolicy/glm5-router", "Service/glm5-direct"},
     ),
-    "no tool parser": ({"engine": {"toolCallParser": ""}}, {"-Pod/glm5-test-tool-call"}),
-    "no reasoning parser": ({"engine": {"reasoningParser": ""}}, {"-Pod/glm5-test-reasoning"}),
+    "no tool parser": ({"settings": {"engine": {"tool_call_parser": None}}}, {"-Pod/glm5-test-tool-call"}),
+    "no reasoning parser": (
+        {"settings": {"engine": {"reasoning_parser": None}}},
+        {"-Pod/glm5-test-reasoning"},
+    ),
     "open api": (
         {"api": {"key": {"disabled": True, "existingSecret": ""}}},
         {"-Pod/glm5-test-wrong-key"},
@@ -139,9 +142,9 @@ def test_pod_has(values: dict[str, Any], path: str, wanted: Any) -> None:
 # values -> path in the settings file
 SETTINGS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "drain": ({"drainSeconds": 7}, "drain.limit_seconds", 7),
-    "context": ({"engine": {"contextLength": 4096}}, "engine.max_model_len", 4096),
-    "model's own context": ({"engine": {"contextLength": None}}, "engine.max_model_len", None),
-    "eager": ({"engine": {"enforceEager": False}}, "engine.enforce_eager", False),
+    "context": ({"settings": {"engine": {"max_model_len": 4096}}}, "engine.max_model_len", 4096),
+    "model's own context": ({"settings": {"engine": {"max_model_len": None}}}, "engine.max_model_len", None),
+    "eager": ({"settings": {"engine": {"enforce_eager": False}}}, "engine.enforce_eager", False),
     "dcp": (
         {"engine": {"decodeContextParallelSize": 8}},
         "engine.extra_args",
@@ -152,7 +155,11 @@ SETTINGS: dict[str, tuple[dict[str, Any], str, Any]] = {
         "engine.extra_args",
         ["--speculative-config", '{"method":"mtp","num_speculative_tokens":2}'],
     ),
-    "pass-through": ({"engine": {"extraArgs": ["--seed", "1"]}}, "engine.extra_args", ["--seed", "1"]),
+    "pass-through": (
+        {"settings": {"engine": {"extra_args": ["--seed", "1"]}}},
+        "engine.extra_args",
+        ["--seed", "1"],
+    ),
     "any setting": ({"settings": {"log": {"level": "debug"}}}, "log.level", "debug"),
     "setting wins": ({"settings": {"health": {"stall_seconds": 5}}}, "health.stall_seconds", 5),
     "hub token": (
@@ -177,7 +184,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str, Any]] = {
         "/etc/glm5/chat_template.jinja",
     ),
     "tokenizer": (
-        {"model": {"tokenizerSource": "hf://a/b"}},
+        {"settings": {"staging": {"tokenizer_source": "hf://a/b"}}},
         "model.hf_folder",
         "/models/glm-5/current",
     ),
@@ -307,15 +314,14 @@ NOT_OF_THE_JOB: list[dict[str, Any]] = [
     {"podLabels": {"team": "llm"}},
 ]
 OF_THE_JOB: list[dict[str, Any]] = [
-    {"model": CLAIM | {"quantisation": "Q8_0"}},
+    {"settings": {"staging": {"quantisation": "Q8_0"}}},
     {"model": {"volume": {"type": "existingClaim", "existingClaim": "d"}}},
     {"model": {"volume": {"type": "hostPath", "hostPath": "/m"}}},
-    {"staging": {"mode": "job", "connections": 4}},
+    {"settings": {"staging": {"connections": 4}}},
     {"staging": {"mode": "job", "memory": "1Gi"}},
     {"staging": {"mode": "job", "warm": True, "memory": "380Gi"}},
     {"staging": {"mode": "job", "credentials": {"existingSecret": "s"}}},
     {"staging": {"mode": "job", "credentials": {"token": "t"}}},
-    {"staging": {"mode": "job", "credentials": {"token": "another"}}},
     {"settings": {"staging": {"lock_wait_seconds": 5}}},
     {"images": {"service": {"tag": "x"}}},
     {"images": {"pullSecrets": ["login"]}},
@@ -368,9 +374,15 @@ def test_stager_of_a_job_has_time_to_end() -> None:
 
 def test_release_beside_stages_what_an_upgrade_asks_for() -> None:
     """A release that only stages, onto the claim of one that serves, brings the model that this one is upgraded to."""
-    new = {"source": "hf://org/repo@new/folder", "tokenizerSource": "hf://org/tokenizer"}
+    new = {"source": "hf://org/repo@new/folder"}
+    tokenizer = {"tokenizer_source": "hf://org/tokenizer"}
     claim = {"volume": {"type": "existingClaim", "existingClaim": "model-glm5-0"}}
-    beside = {"model": new | claim, "staging": {"mode": "job", "keep": 2}, "replicas": 0}
+    beside = {
+        "model": new | claim,
+        "staging": {"mode": "job"},
+        "settings": {"staging": tokenizer | {"keep": 2}},
+        "replicas": 0,
+    }
 
     def staged(values: dict[str, Any], release: str) -> dict[str, Any]:
         items = objects(values=values, release=release)
@@ -379,7 +391,8 @@ def test_release_beside_stages_what_an_upgrade_asks_for() -> None:
         ]
         return settings
 
-    assert staged(beside, "glm5-next") == staged({"model": new}, "glm5") | {"keep": 2}
+    upgraded = {"model": new, "settings": {"staging": tokenizer}}
+    assert staged(beside, "glm5-next") == staged(upgraded, "glm5") | {"keep": 2}
 
 
 def test_pod_restarts_for_settings_and_not_for_chart_versions() -> None:

@@ -28,8 +28,7 @@ VALUES: dict[str, Any] = {
     "engine": {"cpus": float(os.environ.get("GLM5_E2E_CPUS", "1"))},
     "staging": {"cpus": 1},
     # quick to notice a hang, since the test waits for it
-    "health": {"stallSeconds": 20, "canaryIdleSeconds": 10},
-    "settings": {"health": {"canary_timeout_seconds": 10}},
+    "settings": {"health": {"stall_seconds": 20, "canary_idle_seconds": 10, "canary_timeout_seconds": 10}},
     "events": {"enabled": True},
     # room for a stream that a busy machine writes slowly and that a quick one has not ended before the upgrade
     "drainSeconds": 240,

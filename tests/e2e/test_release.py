@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(STEP_SECONDS)]
 
 def test_staging_killed_in_the_middle_resumes(values: Values, record: Record) -> None:
     """A pod killed while it stages leaves its successor no byte to fetch twice, but for what was on the way."""
-    slow = values | {"staging": values["staging"] | {"rateLimitBytes": 200_000}}
+    slow = values | {"settings": values["settings"] | {"staging": {"rate_limit": 200_000}}}
     with record.step("install; staging killed in the middle, continued by the next pod") as facts:
         r.install(slow)
         r.until("staging is under way", SOON_SECONDS, lambda: glm5.sent_in_all() > MODEL_BYTES / 3)

@@ -34,9 +34,9 @@ def test_job_stages_while_the_pod_waits(values: Values, record: Record) -> None:
         "staging": {
             "mode": "job",
             "cpus": 0.25,
-            "rateLimitBytes": 200_000,
             "credentials": {"token": "unused"},
         },
+        "settings": values["settings"] | {"staging": {"rate_limit": 200_000}},
         # Job and pod together fit on two cores
         "engine": values["engine"] | {"cpus": 1},
     }

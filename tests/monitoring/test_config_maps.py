@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,19 +13,28 @@ from tests.support.chart import objects
 pytestmark = pytest.mark.chart
 
 
+def boards_of(release: str, **how: Any) -> dict[str, Any]:
+    """ConfigMaps of the boards of a release by the name of the board's file."""
+    items = objects(values={"dashboards": {"enabled": True}}, release=release, **how)
+    found = [
+        item for item in items if item["kind"] == "ConfigMap" and "-dashboard-" in item["metadata"]["name"]
+    ]
+    return {item["metadata"]["name"].partition("-dashboard-")[2]: item for item in found}
+
+
 @pytest.mark.parametrize("name", ["helm3", "helm4"])
 def test_config_maps_hold_what_the_files_hold(name: str) -> None:
-    """Each board arrives byte for byte, {{ }} of its legends included, with the label Grafana's sidecar looks for."""
-    items = objects(values={"dashboards": {"enabled": True}}, name=name)
-    found = {
-        item["metadata"]["name"]: item
-        for item in items
-        if item["kind"] == "ConfigMap" and "-dashboard-" in item["metadata"]["name"]
+    """Each board arrives as its file, {{ }} of its legends included; only title and uid tell the release."""
+    found = boards_of("glm5", name=name)
+    boards = {board: json.loads(item["data"][f"llm-glm5-{board}.json"]) for board, item in found.items()}
+    files = {path.stem: json.loads(path.read_text()) for path in FILES}
+    assert {board: content | {"title": "", "uid": ""} for board, content in boards.items()} == {
+        board: content | {"title": "", "uid": ""} for board, content in files.items()
     }
-    assert {path.stem: path.read_text() for path in FILES} == {
-        name.removeprefix("glm5-dashboard-"): item["data"][f"{name.removeprefix('glm5-dashboard-')}.json"]
-        for name, item in found.items()
-    }
+    assert all(boards[board]["title"] == f"{files[board]['title']} / llm/glm5" for board in files)
+    # Grafana takes uids of up to 40 characters
+    assert all(boards[board]["uid"].startswith(files[board]["uid"]) for board in files)
+    assert max(len(board["uid"]) for board in boards.values()) <= 40
     assert all(item["metadata"]["labels"]["grafana_dashboard"] == "1" for item in found.values())
     # the API server takes objects up to 1 MiB, `kubectl apply` annotations up to 256 KiB
     assert max(len(json.dumps(item)) for item in found.values()) < 262_144
@@ -46,3 +56,18 @@ def test_monitors_set_the_label_that_boards_and_rules_select_by(monitor: str, fi
 def test_boards_are_not_carried_twice() -> None:
     """The files' names are the boards'."""
     assert {path.stem for path in FILES} == set(BOARDS)
+
+
+def test_boards_of_two_releases_stand_side_by_side() -> None:
+    """No key, uid or title of one release's boards is one of another's, since Grafana would keep the last of them."""
+    one, other = (
+        {
+            (key, json.loads(text)["uid"], json.loads(text)["title"])
+            for item in boards.values()
+            for key, text in item["data"].items()
+        }
+        for boards in (boards_of("glm5"), boards_of("glm5-next"))
+    )
+    for column in range(3):
+        assert {row[column] for row in one} & {row[column] for row in other} == set()
+        assert len({row[column] for row in one}) == len(one) == len(FILES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -56,17 +57,17 @@ def render(
         "-f",
         str(VALUES[base]),
     ]
-    return helm(*argv, "-f", "-", name=name, stdin=yaml.safe_dump(values or {}))
+    return helm(*argv, "-f", "-", name=name, stdin=json.dumps(values or {}))
 
 
 def render_beside(
-    there: Manifest, values: Manifest, base: str = "rtx-pro-6000"
+    values: Manifest, *there: Manifest, base: str = "rtx-pro-6000"
 ) -> subprocess.CompletedProcess[str]:
-    """`helm template` that looks up the StatefulSet of the release as an upgrade does; Helm 4 would ask for more."""
+    """`helm template` that looks up the objects that are there, as an upgrade does; Helm 4 would ask for more."""
     with tempfile.TemporaryDirectory() as folder, kubeconfig_of(there, Path(folder)) as config:
         argv = ["template", "glm5", str(CHART), "-n", "llm", "-f", str(VALUES[base]), "-f", "-"]
         argv += ["--dry-run=server", "--kubeconfig", str(config)]
-        return helm(*argv, name="helm3", stdin=yaml.safe_dump(values))
+        return helm(*argv, name="helm3", stdin=json.dumps(values))
 
 
 def objects(base: str = "rtx-pro-6000", values: Manifest | None = None, **how: Any) -> list[Manifest]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +16,11 @@ Json = dict[str, Any]
 KINDS: Json = {
     "/version": {"major": "1", "minor": "31", "gitVersion": "v1.31.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
-    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+    "/api/v1": {
+        "kind": "APIResourceList",
+        "groupVersion": "v1",
+        "resources": [{"name": "secrets", "kind": "Secret", "namespaced": True, "verbs": ["get"]}],
+    },
     "/apis": {
         "kind": "APIGroupList",
         "groups": [{"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]}],
@@ -29,11 +33,17 @@ KINDS: Json = {
 }
 
 
+def _path(item: Json) -> str:
+    """Where the server has a StatefulSet or a Secret."""
+    about = item["metadata"]
+    group, kind = ("apis/apps/v1", "statefulsets") if item["kind"] == "StatefulSet" else ("api/v1", "secrets")
+    return f"/{group}/namespaces/{about['namespace']}/{kind}/{about['name']}"
+
+
 @contextmanager
-def kubeconfig_of(stateful_set: Json, folder: Path) -> Iterator[Path]:
-    """A kubeconfig, in `folder`, of a server that has this StatefulSet and nothing else."""
-    name, namespace = stateful_set["metadata"]["name"], stateful_set["metadata"]["namespace"]
-    known = KINDS | {f"/apis/apps/v1/namespaces/{namespace}/statefulsets/{name}": stateful_set}
+def kubeconfig_of(there: Sequence[Json], folder: Path) -> Iterator[Path]:
+    """A kubeconfig, in `folder`, of a server that has these objects and nothing else."""
+    known = KINDS | {_path(item): item for item in there}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -31,7 +31,7 @@ seccompProfile: {type: RuntimeDefault}
 {{/* Brings the model. */}}
 {{- define "glm5.stage" -}}
 name: stage
-image: {{ include "glm5.image.service" . }}
+image: {{ include "glm5.image.service" . | quote }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 args: [stage{{ if .Values.staging.warm }}, --warm{{ end }}]
 env:
@@ -39,8 +39,12 @@ env:
   {{- if and (hasPrefix "s3://" .Values.model.source) (include "glm5.sourceSecret" .) }}
   {{- range $name, $optional := dict "AWS_ACCESS_KEY_ID" false "AWS_SECRET_ACCESS_KEY" false "AWS_SESSION_TOKEN" true }}
   - name: {{ $name }}
-    valueFrom: {secretKeyRef: {name: {{ include "glm5.sourceSecret" $ }}, key: {{ $name }}, optional: {{ $optional }}}}
+    valueFrom: {secretKeyRef: {name: {{ include "glm5.sourceSecret" $ | quote }}, key: {{ $name }}, optional: {{ $optional }}}}
   {{- end }}
+  {{- end }}
+  {{- with .Values.staging.proxySecret }}
+  - name: GLM5_STAGING__HTTP__PROXY
+    valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: proxy}}
   {{- end }}
 resources: {{- include "glm5.equalResources" (list .Values.staging.cpus .Values.staging.memory) | nindent 2 }}
 terminationMessagePolicy: FallbackToLogsOnError
@@ -59,7 +63,7 @@ volumeMounts:
 {{/* Waits for what the staging Job publishes: the model of these values, not one that was there before. Asks no source. */}}
 {{- define "glm5.waitForModel" -}}
 name: wait-for-model
-image: {{ include "glm5.image.service" . }}
+image: {{ include "glm5.image.service" . | quote }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 args: [stage, --wait]
 env:
@@ -74,8 +78,8 @@ volumeMounts:
 
 {{/* Request and limit alike, so that the pod is of class Guaranteed. Takes (list cpus memory). */}}
 {{- define "glm5.equalResources" -}}
-requests: {cpu: {{ index . 0 | toString | quote }}, memory: {{ index . 1 }}}
-limits: {cpu: {{ index . 0 | toString | quote }}, memory: {{ index . 1 }}}
+requests: {cpu: {{ index . 0 | toString | quote }}, memory: {{ index . 1 | quote }}}
+limits: {cpu: {{ index . 0 | toString | quote }}, memory: {{ index . 1 | quote }}}
 {{- end -}}
 
 {{- define "glm5.engineResources" -}}
@@ -96,7 +100,7 @@ claims: [{name: gpus}]
 {{- define "glm5.engine" -}}
 {{- $ := index . 0 -}}
 name: engine
-image: {{ include "glm5.image.engine" $ }}
+image: {{ include "glm5.image.engine" $ | quote }}
 imagePullPolicy: {{ $.Values.images.pullPolicy }}
 args: {{ index . 1 | toJson }}
 ports:
@@ -107,7 +111,7 @@ env:
   - {name: XDG_CACHE_HOME, value: {{ include "glm5.cacheDir" $ }}}
   {{- if not $.Values.api.key.disabled }}
   - name: GLM5_ENGINE__API_KEY
-    valueFrom: {secretKeyRef: {{ include "glm5.apiKeyRef" $ | fromYaml | toJson }}}
+    valueFrom: {secretKeyRef: {{ include "glm5.apiKeyRef" $ }}}
   {{- end }}
   {{- with $.Values.engine.extraEnv }}
   {{- toYaml . | nindent 2 }}
@@ -151,7 +155,7 @@ volumeMounts:
 {{/* Serves /metrics. */}}
 {{- define "glm5.metrics" -}}
 name: metrics
-image: {{ include "glm5.image.service" . }}
+image: {{ include "glm5.image.service" . | quote }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 args: [sidecar]
 ports:
@@ -169,7 +173,7 @@ volumeMounts:
 {{/* Tells phase and staging changes as Events. */}}
 {{- define "glm5.events" -}}
 name: events
-image: {{ include "glm5.image.service" . }}
+image: {{ include "glm5.image.service" . | quote }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 args: [cluster, events]
 env:

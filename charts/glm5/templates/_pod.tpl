@@ -18,20 +18,21 @@
 {{- end -}}
 
 {{- define "glm5.affinity" -}}
+{{- $given := .Values.affinity | default dict -}}
 {{- if and (gt (include "glm5.gpus" . | int) 0) .Values.gpu.products -}}
 {{- $products := dict "key" "nvidia.com/gpu.product" "operator" "In" "values" .Values.gpu.products -}}
 {{- $terms := list (dict "matchExpressions" (list $products)) -}}
 {{- $own := dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms)) -}}
-{{- toYaml (merge (deepCopy .Values.affinity) (ternary dict $own (hasKey .Values.affinity "nodeAffinity"))) -}}
+{{- toYaml (merge (deepCopy $given) (ternary dict $own (hasKey $given "nodeAffinity"))) -}}
 {{- else -}}
-{{- toYaml .Values.affinity -}}
+{{- toYaml $given -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "glm5.modelVolume" -}}
 {{- if eq .Values.model.volume.type "existingClaim" }}
 - name: model
-  persistentVolumeClaim: {claimName: {{ .Values.model.volume.existingClaim }}}
+  persistentVolumeClaim: {claimName: {{ .Values.model.volume.existingClaim | quote }}}
 {{- else if eq .Values.model.volume.type "hostPath" }}
 - name: model
   hostPath: {path: {{ .Values.model.volume.hostPath | quote }}, type: Directory}
@@ -40,7 +41,7 @@
 
 {{- define "glm5.commonVolumes" -}}
 - name: config
-  configMap: {name: {{ include "glm5.fullname" . }}}
+  configMap: {name: {{ include "glm5.fullname" . | quote }}}
 - name: run
   emptyDir: {sizeLimit: 64Mi}
 - name: tmp
@@ -51,11 +52,11 @@
 {{- define "glm5.sourceVolumes" -}}
 {{- if and (include "glm5.sourceSecret" .) (not (hasPrefix "s3://" .Values.model.source)) }}
 - name: source-secret
-  secret: {secretName: {{ include "glm5.sourceSecret" . }}, defaultMode: 0440}
+  secret: {secretName: {{ include "glm5.sourceSecret" . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .Values.staging.caConfigMap }}
 - name: source-ca
-  configMap: {name: {{ . }}}
+  configMap: {name: {{ . | quote }}}
 {{- end }}
 {{- end -}}
 
@@ -65,18 +66,18 @@
 {{- with include "glm5.pullSecrets" $ }}
 {{- . | nindent 0 }}
 {{- end }}
-serviceAccountName: {{ include "glm5.serviceAccount" $ }}
+serviceAccountName: {{ include "glm5.serviceAccount" $ | quote }}
 automountServiceAccountToken: false
 # variables of Services named glm5* would be taken for settings
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ include "glm5.graceSeconds" $ }}
 securityContext: {{- include "glm5.podSecurity" $ | nindent 2 }}
 {{- with $.Values.priorityClass }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- if gt (include "glm5.gpus" $ | int) 0 }}
 {{- with $.Values.gpu.runtimeClass }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- if $.Values.gpu.dra.enabled }}
 resourceClaims:
@@ -137,23 +138,16 @@ Labels of a pod: no version among them, or a chart that only changed its notes w
 for the pods that serve. Takes (list $ component).
 */}}
 {{- define "glm5.podLabels" -}}
-{{ include "glm5.selector" . }}
-{{- $v := (index . 0).Values }}
-{{- with merge (dict) (ternary $v.podLabels dict (eq (index . 1) "engine")) $v.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $v := (index . 0).Values -}}
+{{- $asked := ternary ($v.podLabels | default dict) dict (eq (index . 1) "engine") -}}
+{{- toYaml (merge (include "glm5.selector" . | fromYaml) $asked ($v.commonLabels | default dict)) -}}
 {{- end -}}
 
 {{/* Annotations that restart the pod when what it was started with changes. */}}
 {{- define "glm5.podAnnotations" -}}
-glm5/config-sha256: {{ include "glm5.configmapData" . | sha256sum }}
-{{- if .Values.api.key.value }}
-glm5/api-key-sha256: {{ .Values.api.key.value | sha256sum }}
-{{- end }}
-kubectl.kubernetes.io/default-container: engine
-{{- with .Values.podAnnotations }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := dict "glm5/config-sha256" (include "glm5.configmapData" . | sha256sum) "kubectl.kubernetes.io/default-container" "engine" -}}
+{{- if .Values.api.key.value }}{{ $_ := set $own "glm5/api-key-generation" (include "glm5.apiKeyGeneration" .) }}{{ end -}}
+{{- toYaml (merge $own (.Values.podAnnotations | default dict)) -}}
 {{- end -}}
 
 {{- define "glm5.configmapData" -}}

@@ -28,8 +28,13 @@ What follows from other values: sizes in MiB, times in seconds. Each rule is wri
 {{- define "glm5.leastReplicas" -}}
 {{- if .Values.keda.enabled -}}{{ int .Values.keda.minReplicas }}
 {{- else if .Values.autoscaling.enabled -}}{{ int .Values.autoscaling.minReplicas }}
-{{- else -}}{{ int .Values.replicas }}
+{{- else -}}{{ include "glm5.replicasOr1" . }}
 {{- end -}}
+{{- end -}}
+
+{{/* The number of replicas; 1, the server's own default, where it is left to somebody else. */}}
+{{- define "glm5.replicasOr1" -}}
+{{ if kindIs "invalid" .Values.replicas }}1{{ else }}{{ int .Values.replicas }}{{ end }}
 {{- end -}}
 
 {{/*
@@ -40,7 +45,7 @@ Takes (list $ stateful-set-that-is-there).
 */}}
 {{- define "glm5.replicas" -}}
 {{- $v := (index . 0).Values -}}
-{{- if not (or $v.autoscaling.enabled $v.keda.enabled) -}}{{ int $v.replicas }}
+{{- if not (or $v.autoscaling.enabled $v.keda.enabled) -}}{{ if not (kindIs "invalid" $v.replicas) }}{{ int $v.replicas }}{{ end }}
 {{- else if index . 1 -}}{{ int (index . 1).spec.replicas | default (include "glm5.leastReplicas" (index . 0) | int) }}
 {{- end -}}
 {{- end -}}

@@ -170,7 +170,7 @@ def fit_gpu(need: Demand, total: int, utilization: float) -> Fit:
             f"{gib(need.exact)} of weights and buffers",
             expected=f"less than {gib(available)} ({utilization:.0%} of {gib(total)})",
             remedy="Spread it over more GPUs (engine.tensor_parallel_size), lower engine.max_model_len"
-            " (chart: engine.contextLength) or take a smaller quantisation.",
+            " or take a smaller quantisation.",
         )
     return Fit(
         need,

@@ -141,10 +141,10 @@ def memory(subject: Subject) -> Finding:
             f" {found.demand.kv_per_token} B"
         )
     text = f"a context of {wanted} tokens does not fit; {found.longest_context} tokens fit"
-    remedy = f"Set engine.max_model_len (chart: engine.contextLength) to {found.longest_context} or less."
+    remedy = f"Set engine.max_model_len to {found.longest_context} or less."
     if not found.longest_context:
         eager = " or set engine.enforce_eager" if found.demand.graphs else ""
-        remedy = f"Lower engine.max_model_len (chart: engine.contextLength){eager}."
+        remedy = f"Lower engine.max_model_len{eager}."
     # certain if it would not fit even if CUDA's context and the graphs, which are guessed, took nothing: the rest is
     # arithmetic, and vLLM would say the same after it has loaded the whole file, at every restart. In between it may yet
     # fit, and only the engine can tell

@@ -569,7 +569,7 @@ def _weights(subject: Subject, sharded: int) -> Subject:
     [
         (6.0, "", "pass", "KV cache for"),
         # what is guessed takes 4 GiB
-        (3.0, "", "warn", "fit Lower engine.max_model_len (chart: engine.contextLength) or set engine.enforce_eager."),
+        (3.0, "", "warn", "fit Lower engine.max_model_len or set engine.enforce_eager."),
         (-0.1, "", "fail", "the model does not fit on a GPU"),
         (-0.1, "--gpu-memory-utilization 0.97", "warn", ": --gpu-memory-utilization in engine.extra_args decides"),
         (-0.1, "--config /etc/vllm.yaml", "warn", ": --config in engine.extra_args decides"),

@@ -8,7 +8,7 @@ that failed is not started again, so the token is in it too.
 {{- end -}}
 
 {{- define "glm5.stagingJobPrefix" -}}
-{{ include "glm5.fullname" . | trunc 48 | trimSuffix "-" }}-stage
+{{ include "glm5.fullname" . | trunc 48 | trimAll "-" }}-stage
 {{- end -}}
 
 {{- define "glm5.stagingJobSpec" -}}
@@ -20,15 +20,15 @@ template:
     annotations:
       # the settings it reads, whichever value they came from
       glm5/staging-sha256: {{ (include "glm5.config" . | fromYaml).staging | toYaml | sha256sum }}
-      {{- with .Values.staging.credentials.token }}
-      glm5/source-token-sha256: {{ . | sha256sum }}
+      {{- if .Values.staging.credentials.token }}
+      glm5/source-token-generation: {{ include "glm5.sourceTokenGeneration" . | quote }}
       {{- end }}
   spec:
     terminationGracePeriodSeconds: {{ include "glm5.stagingStopSeconds" . }}
     {{- with include "glm5.pullSecrets" . }}
     {{- . | nindent 4 }}
     {{- end }}
-    serviceAccountName: {{ include "glm5.serviceAccount" . }}
+    serviceAccountName: {{ include "glm5.serviceAccount" . | quote }}
     automountServiceAccountToken: false
     enableServiceLinks: false
     restartPolicy: OnFailure
