@@ -13,10 +13,10 @@ from charts.reference.page import page
 from charts.reference.schema import document
 from charts.reference.tables import tables
 
-from glm5_service.contracts import generate
-
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "glm5"
+# the service writes it; its packages are not imported here
+SETTINGS = ROOT / "service" / "glm5_service" / "contracts" / "schemas" / "settings.json"
 OWN = CHART / "files" / "values"
 
 
@@ -27,7 +27,7 @@ def undocumented(found: list[Entry]) -> list[str]:
 
 def outputs(found: list[Entry]) -> dict[Path, str]:
     """Content of every generated file."""
-    settings = engine_names.narrow(json.loads((generate.FOLDER / "settings.json").read_text()))
+    settings = engine_names.narrow(json.loads(SETTINGS.read_text()))
     owned, renamed = (
         yaml.safe_load((OWN / f"{name}.yaml").read_text()) for name in ("owned-settings", "renamed")
     )

@@ -102,7 +102,7 @@ def service_settings(schema: Schema) -> Schema:
     """The service's schema as the chart takes it: null for its own default, numbers also as text."""
     if "properties" not in schema:
         return accept_text(
-            _or_null({key: item for key, item in schema.items() if key not in ("default", "flag")})
+            _or_null({key: item for key, item in schema.items() if key not in ("default", "flag", "aliases")})
         )
     properties = {name: service_settings(item) for name, item in schema["properties"].items()}
     about = {"description": schema["description"]} if "description" in schema else {}

@@ -8,8 +8,6 @@ from typing import Any
 from charts.reference.comments import Entry, flat
 from charts.reference.schema import BOUNDS, NUMERIC, Schema, typed
 
-from glm5_service.engine.arguments import ALIASES
-
 
 def tables(entries: list[Entry], settings: Schema) -> dict[str, Any]:
     """Content of files/values/tables.json."""
@@ -23,7 +21,7 @@ def tables(entries: list[Entry], settings: Schema) -> dict[str, Any]:
         },
         "secrets": [path for path, leaf in leaves.items() if "writeOnly" in str(leaf)],
         "flags": {leaf["flag"]: path for path, leaf in leaves.items() if "flag" in leaf},
-        "aliases": ALIASES,
+        "aliases": leaves["engine.extra_args"]["aliases"],
     }
 
 

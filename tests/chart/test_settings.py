@@ -12,7 +12,7 @@ import yaml
 from charts.reference.comments import entries, flat
 from pydantic import TypeAdapter, ValidationError
 
-from glm5_service.engine.arguments import ALIASES
+from glm5_service.settings.flags import ALIASES
 from glm5_service.settings.schema import leaves
 from tests.support.chart import CHART, VALUES, helm, objects_of, render
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from glm5_service.errors import SettingsError
+from glm5_service.settings.flags import ALIASES
 
 PIPELINE = "--pipeline-parallel-size"
 CONTEXT_RANKS = "--decode-context-parallel-size"
@@ -17,17 +18,6 @@ SPECULATIVE_METHOD = "--spec-method"
 SPECULATIVE_MODEL = "--spec-model"
 ATTENTION = "--attention-config"
 STRUCTURED = "--structured-outputs-config"
-# vLLM's other names of a flag; the chart's check of engine.extra_args is generated from them as well
-ALIASES = {
-    "--device-memory-utilization": "--gpu-memory-utilization",
-    "-ac": ATTENTION,
-    "-dcp": CONTEXT_RANKS,
-    "-dp": "--data-parallel-size",
-    "-pcp": "--prefill-context-parallel-size",
-    "-pp": PIPELINE,
-    "-sc": SPECULATIVE,
-    "-tp": "--tensor-parallel-size",
-}
 # flags that decide memory in the place of a setting: with one of them the estimate is of something else
 ELSEWHERE = {
     "--attention-backend",

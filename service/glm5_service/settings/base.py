@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -16,11 +16,6 @@ def _words(value: object) -> object:
 Words = Annotated[list[str], BeforeValidator(_words, json_schema_input_type=list[str] | str)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
-
-
-def flag(name: str) -> Any:
-    """Flag of `vllm serve` that a setting becomes; the command line and the chart's checks follow from it."""
-    return Field(json_schema_extra={"flag": name})
 
 
 class Section(BaseModel):

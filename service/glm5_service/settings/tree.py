@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from glm5_service.settings.api import ApiSettings
-from glm5_service.settings.base import Port, Seconds, Section, Words, flag
+from glm5_service.settings.base import Port, Seconds, Section, Words
+from glm5_service.settings.flags import ALIASES, flag
 from glm5_service.settings.operation import DrainSettings, HealthSettings, PreflightSettings, SidecarSettings
 from glm5_service.settings.secret import SecretText, refuse_secret_flags
 from glm5_service.settings.staging import StagingSettings
@@ -64,7 +65,9 @@ class EngineSettings(Section):
     """Parser of reasoning blocks, by vLLM's name (GLM-5: glm45)."""
     stop_timeout_seconds: Seconds = 30
     """Seconds that an engine without requests may take to stop before it is killed."""
-    extra_args: Annotated[Words, BeforeValidator(refuse_secret_flags)] = Field(default=[])
+    extra_args: Annotated[Words, BeforeValidator(refuse_secret_flags)] = Field(
+        default=[], json_schema_extra={"aliases": dict(ALIASES)}
+    )
     """Further arguments for `vllm serve`. A string is split as a shell would split it. Secrets are refused."""
 
 
