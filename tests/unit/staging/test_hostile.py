@@ -26,6 +26,7 @@ from glm5_service.staging.sources.http.client import Http, Target
 from glm5_service.staging.sources.hub import HubSource
 from glm5_service.staging.sources.listing import make_offer
 from glm5_service.staging.sources.oci import OciSource
+from glm5_service.staging.sources.secrets import registry_login
 from glm5_service.staging.store.lease import boot_id, read_lease
 from glm5_service.staging.transfer.journal import Coverage, Journal, read_journal
 from tests.support.staging.raw_server import raw_server
@@ -340,3 +341,14 @@ def test_a_model_configuration_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match="not a model configuration"):
         inspect_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", [DEEP, LONG, "[]", '{"auths": []}', '{"auths": {"h": 7}}', '{"auths": {"h": {"auth": 7}}}']
+)
+def test_registry_credentials_that_are_none(tmp_path: Path, text: str) -> None:
+    """A Docker config.json is foreign as well."""
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match="registry credentials"):
+        registry_login(path, "h")

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from glm5_service.errors import SettingsError
+from glm5_service.foreign import parse_json
 from glm5_service.redact import MASK, register
 from glm5_service.settings.secret import clean_secret
 from glm5_service.settings.staging import Secret
 
 AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+class _Login(BaseModel):
+    """What is used of one registry's entry."""
+
+    auth: str | None = None
+    username: str = ""
+    password: str = ""
+
+
+class _DockerConfig(BaseModel):
+    """What is used of a Docker config.json."""
+
+    auths: dict[str, _Login] = {}
 
 
 def read_secret(secret: Secret) -> str | None:
@@ -36,18 +52,18 @@ def registry_login(auth_file: Path | None, host: str) -> str | None:
     if auth_file is None:
         return None
     try:
-        entries = json.loads(_read(auth_file)).get("auths", {})
-    except (ValueError, AttributeError):
+        logins = _DockerConfig.model_validate(parse_json(_read(auth_file))).auths
+    except ValueError:
         # the exception of a parser holds the text
         raise SettingsError("registry credentials", auth_file, expected="a Docker config.json") from None
     names = (host, f"https://{host}", f"https://{host}/v1/", f"http://{host}")
-    entry = next((entries[name] for name in names if name in entries), None)
+    entry = next((logins[name] for name in names if name in logins), None)
     if entry is None:
         return None
-    if "auth" in entry:
-        return _clean(str(entry["auth"]), auth_file)
-    password = _clean(str(entry.get("password", "")), auth_file)
-    login = base64.b64encode(f"{entry.get('username', '')}:{password}".encode()).decode()
+    if entry.auth is not None:
+        return _clean(entry.auth, auth_file)
+    password = _clean(entry.password, auth_file)
+    login = base64.b64encode(f"{entry.username}:{password}".encode()).decode()
     register(login)
     return login
 

@@ -13,7 +13,15 @@ from pathlib import Path
 from glm5_service.staging.clock import Clock
 from glm5_service.staging.reasons import Reason, StagingError, Stopped
 from glm5_service.staging.store import files
-from glm5_service.staging.store.lease import Lease, Watch, read_lease, require_lease, this_owner, write_lease
+from glm5_service.staging.store.lease import (
+    Lease,
+    Owner,
+    Watch,
+    read_lease,
+    require_lease,
+    this_owner,
+    write_lease,
+)
 from glm5_service.staging.store.volume import Volume, entries, volume_error
 
 BEAT_SECONDS = 10.0
@@ -38,6 +46,21 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
             except OSError:
                 continue
 
+    revision, path = _lease_current(volume, owner)
+    thread = threading.Thread(target=beat, name="in-use", daemon=True)
+    thread.start()
+    try:
+        yield revision
+    finally:
+        ended.set()
+        thread.join()
+        # a volume that is gone by now is no failure of the reader; its lease dies by itself
+        with suppress(OSError):
+            files.remove(path)
+
+
+def _lease_current(volume: Volume, owner: Owner) -> tuple[Path, Path]:
+    """The current revision and the lease on it, written. Raises StagingError."""
     while True:
         revision = volume.current_revision()
         if revision is None:
@@ -50,18 +73,8 @@ def hold(target: Path, clock: Clock | None = None) -> Iterator[Path]:
             raise volume_error(error, f"cannot write {path}") from error
         # a switch between reading the link and writing the lease could have pruned it: look again
         if volume.current_revision() == revision:
-            break
+            return revision, path
         files.remove(path)
-    thread = threading.Thread(target=beat, name="in-use", daemon=True)
-    thread.start()
-    try:
-        yield revision
-    finally:
-        ended.set()
-        thread.join()
-        # a volume that is gone by now is no failure of the reader; its lease dies by itself
-        with suppress(OSError):
-            files.remove(path)
 
 
 def held_revisions(volume: Volume, names: set[str], clock: Clock, stop: threading.Event) -> set[str]:
