@@ -92,6 +92,15 @@ def test_429_is_obeyed(serve: Serve, model: SplitSet, stager: Stager) -> None:
     waits(serve(), model, stager, asking, 37)
 
 
+@fault(
+    "429 with only a RateLimit header", then="all connections wait until the quota is full again, then go on"
+)
+def test_429_with_a_quota_is_obeyed(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """The Hub says when its quota is full again and nothing else."""
+    asking = Fault("status", status=429, headers={"RateLimit": '"api";r=0;t=37'}, skip=2)
+    waits(serve(), model, stager, asking, 37)
+
+
 @fault("503 with Retry-After as a date", then="waits until that date by the server's own clock, then goes on")
 def test_503_date_counts_from_the_servers_clock(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A Retry-After date is read against the Date of the same answer, so a wrong clock here does not matter."""
@@ -192,6 +201,16 @@ def test_drip_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
     stager(f"{server.url}/", connections=1, **STALLS)
     published(stager, model)
     assert re.search(r"\.gguf at byte \d+: \d+ bytes in \d+ s, attempt", stager.log.getvalue())
+
+
+@fault("head of an answer that drips", then="drops the connection after stall_seconds and asks again")
+def test_a_head_that_drips_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """Header lines are no progress, however many come."""
+    server = serve()
+    server.faults = [Fault("drip head", times=3)]
+    stager(f"{server.url}/", **STALLS)
+    published(stager, model)
+    assert "silence" in stager.log.getvalue()
 
 
 @fault("silence after some bytes", then="drops the connection after stall_seconds and continues at the byte")

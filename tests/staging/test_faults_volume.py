@@ -89,6 +89,39 @@ def test_disk_fills_up(serve: Serve, model: SplitSet, stager: Stager) -> Staging
     return error
 
 
+@fault(
+    "symbolic link in place of a working folder",
+    then="ends before it writes; nothing behind the link is touched",
+    ends=Reason.SYMBOLIC_LINK,
+)
+def test_a_working_folder_that_is_a_link(serve: Serve, stager: Stager, tmp_path: Path) -> StagingError:
+    """What lies behind the link is somebody else's."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "m.gguf.dead.partial").write_text("precious")
+    (stager.target / ".staging").mkdir(parents=True)
+    (stager.target / ".staging/partial").symlink_to(outside)
+    error = stager.fails(f"{serve().url}/")
+    assert [path.read_text() for path in outside.iterdir()] == ["precious"]
+    return error
+
+
+@fault("journal with a range beyond the end of its file", then="fetches that file again, no other")
+def test_a_journal_beyond_its_file(serve: Serve, model: SplitSet, stager: Stager) -> None:
+    """A damaged journal costs its file and no more."""
+    server = serve()
+    server.faults = [Fault("status", name=model.paths[-1].name, skip=1, status=404, times=10_000)]
+    stager.fails(f"{server.url}/", connections=1)
+    for journal in (stager.target / ".staging/partial").glob("*.journal"):
+        with journal.open("a") as file:
+            file.write("w 0 999999999\n")
+    server.faults = []
+    before = server.sent_bytes
+    stager(f"{server.url}/")
+    published(stager, model)
+    assert server.sent_bytes - before <= model.paths[-1].stat().st_size + SLACK_BYTES
+
+
 @fault("read-only volume", then="ends before the first byte", ends=Reason.READ_ONLY)
 def test_read_only(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     """A volume that cannot be written is refused at once."""

@@ -199,6 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
             end = min(int(last) + 1, end) if last else end
             if fault is not None and kind == "part":
                 end = min(end, start + fault.after)
+        if kind == "drip head":
+            self._drip_head()
+            return
         self.send_response(status)
         length = end - start
         if kind == "wrong length":
@@ -210,6 +213,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", f"W/{etag}" if kind == "weak" else etag)
         self.end_headers()
         self._send_body(file, start, end, fault)
+
+    def _drip_head(self) -> None:
+        """Header lines now and then until the client has had enough."""
+        self.close_connection = True
+        self._write(b"HTTP/1.1 200 OK\r\n")
+        while not self.server.held.wait(0.05):
+            self._write(b"X: x\r\n")
 
     def _send_body(self, file: Path, start: int, end: int, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""

@@ -55,7 +55,7 @@ def fault(
         @functools.wraps(test)
         def checked(*arguments: Any, **fixtures: Any) -> None:
             met: StagingError | None = test(*arguments, **fixtures)
-            assert (met.reason if met is not None else None) == ends
+            assert (met.reason if met is not None else None) == ends, met
 
         checked.row = Row(name, then, ends)  # type: ignore[attr-defined]
         return checked

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,40 @@ def test_the_body_of_a_refusal_that_drips(tmp_path: Path) -> None:
     ):
         Http(SETTINGS).send("GET", Target(f"http://127.0.0.1:{port}/m.gguf"))
     assert caught.value.reason is Reason.UNREACHABLE
+
+
+@pytest.mark.parametrize("length", [0, 1, 60_000])
+def test_a_refusal_leaves_its_connection_fit(tmp_path: Path, length: int) -> None:
+    """The next request goes over the same connection, also where nothing was to be read and the answer is still held."""
+    ports: set[int] = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            ports.add(self.client_address[1])
+            self.send_response(429)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            self.wfile.write(bytes(length))
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    http, held = Http(StagingSettings()), list[Transient]()
+    try:
+        for _ in range(3):
+            with pytest.raises(Transient) as caught:
+                http.send("GET", Target(f"http://127.0.0.1:{server.server_port}/m.gguf"))
+            assert caught.value.reason is Reason.THROTTLED
+            held.append(caught.value)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert len(ports) == 1
 
 
 def test_a_slow_head_is_no_dripping_one() -> None:

@@ -119,10 +119,13 @@ class SizedStream(HttpStream):
         self._silence = 0.0
         self._left -= count
         self._expect()
+        self.ended = not self._left
+
+    def close(self, *, finished: bool) -> None:
         if not self._left:
             # at its end, so that the connection can take the next request
             self._body.close()
-            self.ended = True
+        super().close(finished=finished)
 
     def _expect(self) -> None:
         """Have `wait` end at a good deal; near the end at a byte, which the head of the next answer needs as well."""

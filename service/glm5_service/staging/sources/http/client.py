@@ -213,15 +213,17 @@ def _following(url: str, location: str) -> str:
 
 def _discard(response: BaseHTTPResponse) -> None:
     """Make the connection fit for the next request; a long error page, or one that drips, is not worth reading."""
-    length = whole(response.headers.get("Content-Length"))
     stream = body_of(response, whole=True, stall_seconds=DISCARD_SECONDS)
-    room, until = memoryview(bytearray(DISCARD_BYTES)), time.monotonic() + DISCARD_SECONDS
-    left = length if length is not None and length <= DISCARD_BYTES else None
+    room, until, left = (
+        memoryview(bytearray(DISCARD_BYTES)),
+        time.monotonic() + DISCARD_SECONDS,
+        DISCARD_BYTES,
+    )
     with suppress(Transient):
-        while left and time.monotonic() < until:
+        while not stream.ended and left > 0 and time.monotonic() < until:
             stream.wait(DISCARD_SECONDS / 4)
             count = stream.read_into(room)
             if count == 0:
                 break
             left -= count or 0
-    stream.close(finished=left == 0)
+    stream.close(finished=stream.ended or response.headers.get("Content-Length") == "0")
