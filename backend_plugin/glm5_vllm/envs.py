@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from pathlib import Path
+
+
+class Weights(StrEnum):
+    """What a GGUF's weights are held as."""
+
+    SPEED = "speed"
+    """Dense layers of large types become float at loading, and a long chunk has a layer's experts as floats."""
+    MEMORY = "memory"
+    """Every quantised weight stays as it is in the file."""
 
 
 def run_dir() -> Path | None:
@@ -16,6 +26,21 @@ def vllm_plugins() -> list[str] | None:
     """`VLLM_PLUGINS`: the only plugins that vLLM loads, in every process; unset means all."""
     value = os.environ.get("VLLM_PLUGINS")
     return None if value is None else value.split(",")
+
+
+def weights() -> Weights:
+    """`GLM5_WEIGHTS`: what a GGUF's weights are held as, `speed` (default) or `memory`; see `Weights`.
+
+    Raises:
+        ValueError: another value.
+    """
+    value = os.environ.get("GLM5_WEIGHTS") or Weights.SPEED.value
+    names = [choice.value for choice in Weights]
+    if value not in names:
+        raise ValueError(
+            f"the variable GLM5_WEIGHTS is {value!r}; expected {' or '.join(names)}. Correct or unset it."
+        )
+    return Weights(value)
 
 
 def cache_dir() -> Path:

@@ -8,7 +8,6 @@ pads them; its time with 8 heads stands beside it.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ from glm5_vllm.attention import reference
 from glm5_vllm.attention.kernels.configs import KVFormat
 from glm5_vllm.attention.kernels.inputs import KVRows, Positions, Query, Slots
 from glm5_vllm.attention.kernels.launch import Workspace, attend, configuration
+from tests.support.cuda_time import copy_rate, graph_us
 from tests.support.sparse_case import SCALE, TOLERANCE, grouped_float, grouped_rows, relative_error
 
 TOPK, NUM_SLOTS, BLOCK, CONTEXT = 2048, 1_000_000, 64, 32_768
@@ -52,41 +52,6 @@ class Timed:
     us: dict[str, float]
     relative_error: float
     config: str
-
-
-def graph_us(call: Callable[[torch.Tensor], Any], index_sets: list[torch.Tensor], repeats: int = 15) -> float:
-    """Median time of one call, captured once for each index set and replayed."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for index in index_sets[:2]:
-            call(index)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for index in index_sets:
-            call(index)
-    for _ in range(3):
-        graph.replay()
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    for start, end in events:
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events) * 1e3 / len(index_sets)
-
-
-def copy_rate() -> float:
-    """Bytes read and written a second by a large copy on this card."""
-    source = torch.empty(4 << 30, dtype=torch.uint8, device=DEVICE)
-    target = torch.empty_like(source)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    target.copy_(source)
-    start.record()
-    target.copy_(source)
-    end.record()
-    torch.cuda.synchronize()
-    return 2 * source.numel() / (start.elapsed_time(end) / 1e3)
 
 
 def index_sets_of(rows: int) -> list[torch.Tensor]:

@@ -39,7 +39,7 @@ def written(text: str | bytes, model: type[BaseModel]) -> Any:
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     """A run directory that the supervisor told the plugin of."""
-    told = EngineEnvironment.of(tmp_path, tmp_path / "cache").variables()
+    told = EngineEnvironment.of(tmp_path, tmp_path / "cache", "speed").variables()
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     assert (envs.run_dir(), envs.cache_dir()) == (tmp_path, tmp_path / "cache")
@@ -96,7 +96,7 @@ def test_the_plugin_reads_no_variable_of_ours_that_nobody_sets() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("GLM5_")
     }
-    assert read == set(EngineEnvironment.of(Path(), Path(), "module:class", 1).variables())
+    assert read == set(EngineEnvironment.of(Path(), Path(), "speed", "module:class", 1).variables())
 
 
 @pytest.mark.parametrize(

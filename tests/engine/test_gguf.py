@@ -41,7 +41,7 @@ def estimated_weights(path: Path, dtype: str, ranks: int) -> int:
     gguf = inspect_model(path).gguf
     assert gguf
     return fit.demand(
-        gguf, fit.Layout("cpu", ranks, 4 if dtype == "float32" else 2, "auto", eager=True)
+        gguf, fit.Layout("cpu", ranks, 4 if dtype == "float32" else 2, "auto", eager=True, held="speed")
     ).weights
 
 

@@ -34,7 +34,7 @@ def test_memory_is_estimated_within_5_percent(
     hf = tiny.write_config(tmp_path / "hf")
     gguf = inspect_model(tiny.path).gguf
     assert gguf is not None
-    need = fit.demand(gguf, fit.Layout("cpu", 1, dtype_bytes, "auto", eager=True))
+    need = fit.demand(gguf, fit.Layout("cpu", 1, dtype_bytes, "auto", eager=True, held="speed"))
     arguments = {"dtype": dtype, "tokenizer": str(hf), "skip_tokenizer_init": True, "max_model_len": 1024}
 
     run_engine(EngineRun(str(tiny.path), [[1, 2, 3]], max_tokens=1, engine=arguments), tmp_path)

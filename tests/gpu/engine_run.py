@@ -45,6 +45,7 @@ class EngineRun:
     triton_indexer: bool = False
     tokenizer: str = ""
     memory: float = 0.28
+    weights: str = "speed"
 
 
 def write_model(folder: Path, heads: int, seed: int = 1) -> None:
@@ -142,7 +143,7 @@ def generate(llm: Any) -> list[dict[str, Any]]:
 
 def main(run: EngineRun, out: Path) -> None:
     run_dir = Path(tempfile.mkdtemp())
-    os.environ["GLM5_RUN_DIR"] = str(run_dir)
+    os.environ["GLM5_RUN_DIR"], os.environ["GLM5_WEIGHTS"] = str(run_dir), run.weights
     if run.tensor_parallel == 1:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM

@@ -42,6 +42,7 @@ PARALLEL = {
 GGUF = {
     "stock-gguf": EngineRun(STOCK, 8),
     "ours-gguf": EngineRun(OURS, 8),
+    "ours-gguf-memory": EngineRun(OURS, 8, weights="memory"),
     "ours-gguf-mtp1": EngineRun(OURS, 8, drafted=1),
 }
 GGUF_PARALLEL = {
@@ -87,6 +88,7 @@ COMPARED = {
     "ours-64-tp2": "ours-64",
     "ours-64-tp2-dcp2": "ours-64-tp2",
     "ours-gguf": "stock-gguf",
+    "ours-gguf-memory": "ours-gguf",
     "ours-gguf-mtp1": "ours-gguf",
     "ours-gguf-tp2": "ours-gguf-wide",
     "ours-gguf-tp2-dcp2": "ours-gguf-wide",

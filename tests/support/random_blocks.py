@@ -43,6 +43,7 @@ class ScaleFields:
             blocks[:, self.minimum : self.minimum + 2] = of
 
 
+FLOATS = ("F32", "F16", "BF16")
 SCALE_FIELDS = {
     Type.Q4_0: ScaleFields(0),
     Type.Q5_0: ScaleFields(0),
@@ -72,20 +73,34 @@ def random_tensor(
     rng: np.random.Generator, shape: tuple[int, ...], quant: str, deviation: float
 ) -> tuple[Bytes, Floats]:
     """Bytes [*shape[:-1], row bytes] of a random tensor of type `quant`, and its float32 values."""
+    packed = random_blocks(rng, shape, quant, deviation)
+    return packed, floats_of(packed, quant)
+
+
+def random_blocks(rng: np.random.Generator, shape: tuple[int, ...], quant: str, deviation: float) -> Bytes:
+    """Bytes [*shape[:-1], row bytes] of a random tensor of type `quant`."""
     kind = Type[quant]
-    if quant in ("F32", "F16", "BF16"):
-        return pack_floats(rng.standard_normal(shape, np.float32) * deviation, quant)
+    if quant in FLOATS:
+        return pack_floats(rng.standard_normal(shape, np.float32) * deviation, quant)[0]
     block, size = gguf.GGML_QUANT_SIZES[kind]
     count = int(np.prod(shape)) // block
     fields = SCALE_FIELDS[kind]
-    blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
+    blocks = np.frombuffer(rng.bytes(count * size), np.uint8).reshape(count, size).copy()
     steps = rng.uniform(0.5, 1.5, count)
     fields.put(blocks, steps, steps * fields.ratio)
     unit = gguf.quants.dequantize(blocks[:256], kind).std()
     steps *= deviation / unit
     fields.put(blocks, steps, steps * fields.ratio)
-    packed = blocks.reshape(*shape[:-1], shape[-1] // block * size)
-    return packed, gguf.quants.dequantize(packed, kind)
+    return blocks.reshape(*shape[:-1], shape[-1] // block * size)
+
+
+def floats_of(packed: Bytes, quant: str) -> Floats:
+    """Float32 values of the bytes of a tensor of type `quant`."""
+    if quant == "BF16":
+        return (packed.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if quant in FLOATS:
+        return packed.view(np.float32 if quant == "F32" else np.float16).astype(np.float32)
+    return gguf.quants.dequantize(packed, Type[quant])
 
 
 def pack_floats(values: Floats, quant: str) -> tuple[Bytes, Floats]:

@@ -63,6 +63,8 @@ class TinySpec:
     write_indexer_types: bool = False
     name: str = "tiny-glm-dsa"
     tokenizer: TinyTokenizer | None = None
+    # without it: bytes alone, for a model whose floats would not fit into memory
+    with_reference: bool = True
 
 
 # the smallest model that has everything: for tests of the file, where attention's sizes do not matter

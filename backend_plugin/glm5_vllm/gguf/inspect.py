@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from glm5_vllm.envs import Weights
 from glm5_vllm.gguf.file.header import TensorInfo
 from glm5_vllm.gguf.file.splits import open_model
 from glm5_vllm.gguf.huggingface.tokenizer_facts import OF_FOLDER, TokenizerFacts, examine_tokenizer
 from glm5_vllm.gguf.plan.footprint import footprint
+from glm5_vllm.gguf.plan.held import held_targets
 from glm5_vllm.gguf.plan.planned import LoadPlan, Role
 from glm5_vllm.gguf.plan.planner import examine, refuse
 from glm5_vllm.gguf.printable import NAME_LIMIT, printable
@@ -72,8 +74,10 @@ def report(inspection: Inspection) -> dict[str, Any]:
         **_count(model.tensors.values()),
         "types": _by_type(model.tensors.values()),
         "load": _of_role(plan, Role.MAIN),
-        "weights": asdict(footprint(plan.of(Role.MAIN), plan.hyperparameters)),
-        "draft_weights": asdict(footprint(plan.of(Role.MTP), plan.hyperparameters)),
+        "weights": _footprint(plan, Role.MAIN, Weights.MEMORY),
+        "draft_weights": _footprint(plan, Role.MTP, Weights.MEMORY),
+        "speed_weights": _footprint(plan, Role.MAIN, Weights.SPEED),
+        "speed_draft_weights": _footprint(plan, Role.MTP, Weights.SPEED),
         "set_aside": {role.value: _of_role(plan, role) for role in _ASIDE},
         "missing_mtp": list(plan.missing_mtp),
         "refused": [{"name": each.name, "reason": each.reason} for each in plan.refusals[:MOST_REFUSED]],
@@ -81,6 +85,12 @@ def report(inspection: Inspection) -> dict[str, Any]:
         "tokenizer": asdict(inspection.tokenizer),
         "error": inspection.error,
     }
+
+
+def _footprint(plan: LoadPlan, role: Role, weights: Weights) -> dict[str, int]:
+    tensors = plan.of(role)
+    held = held_targets(tensors) if weights is Weights.SPEED else frozenset()
+    return asdict(footprint(tensors, plan.hyperparameters, held))
 
 
 def text(inspection: Inspection) -> str:

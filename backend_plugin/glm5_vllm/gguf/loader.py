@@ -21,9 +21,11 @@ from vllm.model_executor.model_loader.utils import initialize_model, process_wei
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm_gguf_plugin.loader import GGUFModelLoader
 
+from glm5_vllm import envs
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.file.read import TensorReader
 from glm5_vllm.gguf.file.splits import open_model
+from glm5_vllm.gguf.hold import hold_as_float
 from glm5_vllm.gguf.plan.checks import check_config, check_draft_parallel, check_parallel
 from glm5_vllm.gguf.plan.names import EXPERT, Treatment
 from glm5_vllm.gguf.plan.planned import LoadPlan, PlannedTensor, Role
@@ -86,6 +88,9 @@ class GlmDsaModelLoader(GGUFModelLoader):
             with device:
                 model = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
             place(model, plan, role)
+            if envs.weights() is envs.Weights.SPEED:
+                layers = hold_as_float(model, model_config.dtype)
+                logger.info("%s: %d packed layers are held as float", plan.model.name, layers)
             placed = {name: parameter.nbytes for name, parameter in _materialised(model)}
             process_weights_after_loading(model, model_config, device)
         # the service compares this line with its estimate

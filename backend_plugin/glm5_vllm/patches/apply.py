@@ -10,6 +10,7 @@ from glm5_vllm.patches import (
     gguf_cpu_operations,
     gguf_draft_config,
     gguf_expert_grid,
+    gguf_expert_products,
     gguf_float_experts,
     gguf_layer_rank,
     gguf_replicated_linear,
@@ -27,6 +28,8 @@ def apply_all() -> None:
         cpu_rotary_embedding.apply()
         cpu_indexer.apply()
         gguf_cpu_operations.apply()
+    else:
+        gguf_expert_products.apply()
     gguf_config_source.apply()
     gguf_draft_config.apply()
     gguf_expert_grid.apply()

@@ -7,10 +7,13 @@ Writers: the chart (`PodEnvironment`), the supervisor (`EngineEnvironment`). Rea
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ConfigDict, Field
 
 from glm5_service.contracts.base import Record
+
+HeldWeights = Literal["speed", "memory"]
 
 
 class PodEnvironment(Record):
@@ -29,6 +32,8 @@ class EngineEnvironment(Record):
     """Folder that the containers of the pod share; the plugin attests there."""
     cache_dir: Path = Field(alias="GLM5_CACHE_DIR")
     """Folder for the config and tokenizer that are built from a GGUF."""
+    weights: HeldWeights = Field(alias="GLM5_WEIGHTS")
+    """What the weights of a GGUF are held as."""
     http_protocol: str | None = Field(default=None, alias="GLM5_HTTP_PROTOCOL")
     """`module:class` that speaks HTTP in the API server; left out, it is uvicorn's own choice."""
     grammar_seconds: float | None = Field(default=None, alias="GLM5_GRAMMAR_SECONDS", gt=0)
@@ -39,11 +44,12 @@ class EngineEnvironment(Record):
         cls,
         run_dir: Path,
         cache_dir: Path,
+        weights: HeldWeights,
         http_protocol: str | None = None,
         grammar_seconds: float | None = None,
     ) -> EngineEnvironment:
-        """The environment of these folders and limits."""
-        values: dict[str, object] = {"run_dir": run_dir, "cache_dir": cache_dir}
+        """The environment of these folders, choices and limits."""
+        values: dict[str, object] = {"run_dir": run_dir, "cache_dir": cache_dir, "weights": weights}
         return cls.model_validate(
             values | {"http_protocol": http_protocol, "grammar_seconds": grammar_seconds}
         )

@@ -119,7 +119,11 @@ class GgufFacts(Record):
     types: dict[str, Placed]
     load: Placed
     weights: Footprint
+    """With every quantised weight as it is in the file."""
     draft_weights: Footprint
+    speed_weights: Footprint
+    """With the dense layers held as float that `engine.weights=speed` holds so."""
+    speed_draft_weights: Footprint
     missing_mtp: list[str]
     hyperparameters: Hyperparameters
     indexer_layers: int

@@ -69,7 +69,12 @@ def engine_command(
     if engine.tool_call_parser:
         argv.append("--enable-auto-tool-choice")
     told = EngineEnvironment.of(
-        settings.run_dir, settings.cache_dir, PROTOCOL if gate else None, settings.api.grammar_seconds
+        settings.run_dir,
+        settings.cache_dir,
+        # preflight settles auto; where it did not look, what needs no more memory is right
+        "memory" if engine.weights == "auto" else engine.weights,
+        PROTOCOL if gate else None,
+        settings.api.grammar_seconds,
     )
     environment = {**_QUIET, **caches, **told.variables(), "PYTHONUNBUFFERED": "1"}
     if profile == "cpu":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glm5_service.contracts.environment import HeldWeights
 from glm5_service.errors import ExitCode, Glm5Error, SettingsError
 from glm5_service.host import hardware
 from glm5_service.host.vllm_build import Profile
@@ -35,6 +36,7 @@ class Cleared:
     model: ModelFacts
     profile: Profile
     fit: Fit | None
+    weights: HeldWeights
 
 
 def check(settings: Settings) -> tuple[Report, Subject]:
@@ -63,4 +65,4 @@ def clear(settings: Settings) -> tuple[Report, Cleared]:
         raise PreflightError(report.failure)
     assert subject.model is not None
     assert subject.profile is not None
-    return report, Cleared(subject.model, subject.profile, subject.fit)
+    return report, Cleared(subject.model, subject.profile, subject.fit, subject.weights)

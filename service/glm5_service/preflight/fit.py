@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glm5_service.contracts.environment import HeldWeights
 from glm5_service.contracts.model_report import GgufFacts
 from glm5_service.errors import FitError
 from glm5_service.host.vllm_build import Profile
@@ -99,6 +100,8 @@ class Layout:
     """Type of the KV cache as it is stored, see `stored_kv_dtype`."""
     eager: bool
     """Without CUDA graphs."""
+    held: HeldWeights = "memory"
+    """How the weights are held, see `engine.weights`."""
     with_draft: bool = False
     """The block that predicts several tokens is loaded too, with a KV cache of its own."""
     stages: int = 1
@@ -115,10 +118,15 @@ def demand(gguf: GgufFacts, layout: Layout) -> Demand:
     """What each GPU of the heaviest pipeline stage must hold."""
     layers, ranks, on_gpu = gguf.hyperparameters.layers, layout.ranks, layout.profile == "cuda"
     # whole layers: the heaviest stage has those that do not divide evenly
-    of_all = gguf.weights.rank_bytes(ranks, layout.dtype_bytes, layout.kv_ranks)
+    main, draft, experts = gguf.weights, gguf.draft_weights, 0
+    if layout.held == "speed":
+        # a long chunk has the routed experts of one layer as floats beside what they put out
+        main, draft, experts = gguf.speed_weights, gguf.speed_draft_weights, _experts_of_a_layer(gguf)
+    of_all = main.rank_bytes(ranks, layout.dtype_bytes, layout.kv_ranks)
     weights = _up(of_all * _up(layers, layout.stages), layers)
     if layout.with_draft:
-        weights += gguf.draft_weights.rank_bytes(ranks, layout.dtype_bytes, layout.kv_ranks)
+        weights += draft.rank_bytes(ranks, layout.dtype_bytes, layout.kv_ranks)
+    values = layout.step_tokens * EXPERT_VALUES + experts // ranks
     return Demand(
         weights=weights,
         kv_per_token=kv_bytes_per_token(gguf, layout),
@@ -126,9 +134,15 @@ def demand(gguf: GgufFacts, layout: Layout) -> Demand:
         context=CONTEXT_BYTES if on_gpu else 0,
         gather=layout.max_context * _gather_bytes_per_token(layout.max_context) if on_gpu else 0,
         # one after the other in every layer, so the larger one counts
-        step=max(LOGITS_BYTES, layout.step_tokens * EXPERT_VALUES * layout.dtype_bytes) if on_gpu else 0,
+        step=max(LOGITS_BYTES, values * layout.dtype_bytes) if on_gpu else 0,
         kv_ranks=layout.kv_ranks,
     )
+
+
+def _experts_of_a_layer(gguf: GgufFacts) -> int:
+    """Values of the routed experts of one layer: gate, up and down of each."""
+    h = gguf.hyperparameters
+    return h.experts * 3 * h.expert_intermediate * h.hidden
 
 
 def kv_bytes_per_token(gguf: GgufFacts, layout: Layout) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import metadata
 
+from glm5_service.contracts.environment import HeldWeights
 from glm5_service.contracts.manifest import MANIFEST_NAME
 from glm5_service.contracts.model_report import Footprint, GgufFacts
 from glm5_service.engine import arguments
@@ -129,7 +131,7 @@ def memory(subject: Subject) -> Finding:
     wanted = engine.max_model_len or gguf.context_length or 1
     unread = sorted(arguments.ELSEWHERE & arguments.flags(engine.extra_args).keys())
     try:
-        found = subject.fit = _fit(subject, gguf, wanted)
+        found = subject.fit = _settle(subject, gguf, wanted)
     except FitError as error:
         if not unread:
             raise
@@ -137,8 +139,8 @@ def memory(subject: Subject) -> Finding:
         return warned(f"by the settings {error.what}: {error.value}; expected {error.expected}", remedy)
     if found.kv_tokens >= wanted:
         return passed(
-            f"weights {fit.gib(found.demand.weights)} a rank, KV cache for {found.kv_tokens} tokens at"
-            f" {found.demand.kv_per_token} B"
+            f"weights {fit.gib(found.demand.weights)} a rank, held for {subject.weights}; KV cache for"
+            f" {found.kv_tokens} tokens at {found.demand.kv_per_token} B"
         )
     text = f"a context of {wanted} tokens does not fit; {found.longest_context} tokens fit"
     remedy = f"Set engine.max_model_len to {found.longest_context} or less."
@@ -152,7 +154,21 @@ def memory(subject: Subject) -> Finding:
     return failed(text, remedy) if is_certain else warned(text, remedy)
 
 
-def _fit(subject: Subject, gguf: GgufFacts, wanted: int) -> fit.Fit:
+def _settle(subject: Subject, gguf: GgufFacts, wanted: int) -> fit.Fit:
+    """The fit of what engine.weights asks for; auto is speed where the longest context fits with it, else memory."""
+    asked = subject.settings.engine.weights
+    if asked == "auto":
+        with suppress(FitError):
+            fast = _fit(subject, gguf, wanted, "speed")
+            if fast.kv_tokens >= wanted:
+                subject.weights = "speed"
+                return fast
+    else:
+        subject.weights = asked
+    return _fit(subject, gguf, wanted, subject.weights)
+
+
+def _fit(subject: Subject, gguf: GgufFacts, wanted: int, held: HeldWeights) -> fit.Fit:
     engine, given = subject.settings.engine, arguments.flags(subject.settings.engine.extra_args)
     assert subject.profile is not None
     gpu_bytes, kv_dtype = 0, engine.kv_cache_dtype
@@ -166,6 +182,7 @@ def _fit(subject: Subject, gguf: GgufFacts, wanted: int) -> fit.Fit:
         4 if engine.dtype == "float32" else fit.FLOAT_BYTES,
         kv_dtype,
         eager=engine.enforce_eager if engine.enforce_eager is not None else subject.profile == "cpu",
+        held=held,
         with_draft=_wants_draft(subject),
         stages=arguments.number(given, arguments.PIPELINE, 1),
         kv_ranks=arguments.number(given, arguments.CONTEXT_RANKS, 1),

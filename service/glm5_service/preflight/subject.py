@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
 
+from glm5_service.contracts.environment import HeldWeights
 from glm5_service.host.hardware import Host
 from glm5_service.host.vllm_build import Profile
 from glm5_service.model.inspection import ModelFacts
@@ -16,12 +17,13 @@ from glm5_service.settings import Settings
 
 @dataclass
 class Subject:
-    """What the rules look at; `model`, `profile` and `fit` are filled in by the rules that find them."""
+    """What the rules look at; `model`, `profile`, `fit` and `weights` are filled in by the rules that find them."""
 
     settings: Settings
     host: Host
     model: ModelFacts | None = None
     profile: Profile | None = None
     fit: Fit | None = None
+    weights: HeldWeights = "memory"
     version: Callable[[str], str] = field(default=metadata.version)
     all_reduce: Callable[[int, str, float], allreduce.Outcome] = field(default=allreduce.run)

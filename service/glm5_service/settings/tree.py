@@ -53,6 +53,8 @@ class EngineSettings(Section):
     """Data type of the KV cache, by vLLM's name."""
     attention_backend: Annotated[str | None, flag("--attention-backend")] = None
     """Attention backend to request from vLLM. Unset, health.expected_backend on cuda and none on cpu."""
+    weights: Literal["auto", "speed", "memory"] = "auto"
+    """Hold dense Q8_0 and Q6_K weights as floats (speed) or as in the file (memory). auto takes speed if it fits."""
     enforce_eager: Annotated[bool | None, flag("--enforce-eager")] = None
     """Run without compilation and CUDA graphs. Unset, true on the cpu profile and false on cuda."""
     cpu_kv_cache_gib: Annotated[int, Field(ge=1)] = 1

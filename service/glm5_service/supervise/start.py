@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from glm5_service.contracts.engine import EngineState, MemoryState, PhaseSpan
+from glm5_service.contracts.environment import HeldWeights
 from glm5_service.contracts.termination import TerminationMessage
 from glm5_service.engine import caches
 from glm5_service.engine.command_line import KEY_VARIABLE, engine_command
@@ -104,6 +105,12 @@ def _refuse_foreign_key(settings: Settings, environ: Mapping[str, str]) -> None:
         )
 
 
+def _settled(settings: Settings, weights: HeldWeights) -> Settings:
+    """The settings with what preflight chose where they leave it open."""
+    engine = settings.engine.model_copy(update={"weights": weights})
+    return settings.model_copy(update={"engine": engine})
+
+
 def prepare(settings: Settings, cleared: Cleared, before: EngineState) -> Launch:
     """Return the command and the constant part of the state. Writes the token to the run directory."""
     token = secrets.token_urlsafe(32)
@@ -111,6 +118,7 @@ def prepare(settings: Settings, cleared: Cleared, before: EngineState) -> Launch
     fit, architecture = cleared.fit, cleared.model.architecture
     backend = expected_backend(settings.health.expected_backend, cleared.profile, architecture)
     _refuse_foreign_key(settings, os.environ)
+    settings = _settled(settings, cleared.weights)
     command = engine_command(settings, cleared.model, cleared.profile, backend, token, folders)
     write_text(RunDir(settings.run_dir).token, token, mode=0o600)
     identity = EngineState(

@@ -32,6 +32,7 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
     report = report_of(tiny.path, capsys)
     types, hyperparameters = report.pop("types"), report.pop("hyperparameters")
     weights, draft = report.pop("weights"), report.pop("draft_weights")
+    speed, speed_draft = report.pop("speed_weights"), report.pop("speed_draft_weights")
     sizes = {tensor.name: len(tensor.data) for tensor in raw.tensors}
     mtp = [size for name, size in sizes.items() if name.startswith("blk.2.")]
 
@@ -79,6 +80,13 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
     assert draft["packed_sharded"] > 0
     assert draft["packed_queries"] == sizes["blk.2.attn_q_b.weight"]
     assert draft["floats_absorbed"] == 2 * 192 * 512
+    assert isinstance(speed, dict)
+    assert isinstance(speed_draft, dict)
+    # q_b is Q8_0: 34 bytes of a block of 32 values
+    assert speed["packed_queries"] == 0
+    assert speed["floats_queries"] == weights["packed_queries"] // 34 * 32
+    assert speed["floats_sharded"] > weights["floats_sharded"]
+    assert speed_draft["floats_queries"] == draft["packed_queries"] // 34 * 32
     assert isinstance(types, dict)
     assert set(types) == {"F32", "Q4_K", "Q5_K", "Q6_K", "Q8_0"}
     assert sum(count["tensors"] for count in types.values()) == 71

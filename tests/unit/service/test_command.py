@@ -91,7 +91,10 @@ def test_a_backend_that_the_attention_config_names_is_asked_for_once(words: str,
 def test_extra_arguments_come_last() -> None:
     """What the user adds stands last, where argparse lets it win."""
     settings = load(environ={"GLM5_ENGINE__EXTRA_ARGS": "--dtype half"}).settings
-    assert engine_command(settings, MODEL, "cpu", None, "token", {}).argv[-2:] == ("--dtype", "half")
+    assert engine_command(settings, MODEL, "cpu", None, "token", {}).argv[-2:] == (
+        "--dtype",
+        "half",
+    )
 
 
 def test_api_key_is_not_on_the_command_line() -> None:

@@ -33,6 +33,7 @@ GIB = 1024**3
 GPU = Gpu("NVIDIA RTX PRO 6000 Blackwell", 96 * GIB, 96 * GIB, (12, 0), False)
 HOST = Host((GPU,) * 8, "595.1", (13, 2), True, 0, 0, 64 * GIB, 500 * GIB, 65536, 2**63 - 1)
 # GLM-5 as a 402 GiB Q4_K mix
+O_PROJ = 78 * 64 * 256 * 6144
 GLM5 = GgufFacts(
     schema_version=1,
     name="GLM-5",
@@ -65,6 +66,15 @@ GLM5 = GgufFacts(
     draft_weights=Footprint(
         packed_sharded=5 * GIB, packed_queries=64 * 256 * 2048 * 9 // 16, floats_absorbed=64 * 192 * 512
     ),
+    speed_weights=Footprint(
+        # o_proj in Q8_0 became float, and so did what is replicated
+        packed_sharded=398 * GIB - O_PROJ * 17 // 16,
+        floats_sharded=78 * 64 * 448 * 512 + O_PROJ,
+        floats_replicated=78 * (160 * 6144 + 2624 * 6144 + 4096 * 2048) + 75 * 256 * 6144,
+        packed_queries=78 * 64 * 256 * 2048 * 9 // 16,
+        floats_absorbed=78 * 64 * 192 * 512,
+    ),
+    speed_draft_weights=Footprint(packed_sharded=5 * GIB),
     hyperparameters=hyperparameters(),
     indexer_layers=78,
 )
@@ -77,6 +87,7 @@ def _settings(tmp_path: Path, **values: object) -> Settings:
         "run_dir": str(tmp_path / "run"),
         "cache_dir": str(tmp_path / "cache"),
         "engine.host": "127.0.0.1",
+        "engine.weights": "memory",
     }
     given |= {
         "engine.port": 18765,
@@ -687,3 +698,34 @@ def test_command_prints_every_rule(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert [finding["rule"] for finding in json.loads(done.stdout)["findings"]] == list(RULES)
+
+
+@pytest.mark.parametrize(
+    ("asked", "spare_gib", "held"),
+    [("auto", 8, "speed"), ("auto", 1, "memory"), ("memory", 8, "memory"), ("speed", 8, "speed")],
+)
+def test_auto_holds_for_speed_where_the_context_still_fits(
+    tmp_path: Path, asked: str, spare_gib: int, held: str
+) -> None:
+    """engine.weights=auto is speed where the longest context fits beside the floats, and memory where it does not."""
+    layout = fit.Layout("cuda", 8, 2, "auto", eager=False, max_context=32768, step_tokens=8192)
+    need = fit.demand(GLM5, layout)
+    total = int((need.total + 32768 * need.kv_per_token + spare_gib * GIB) / 0.92)
+    host = replace(HOST, gpus=tuple(replace(gpu, total_bytes=total) for gpu in HOST.gpus))
+    subject = _subject(tmp_path, host, **{"engine.weights": asked, "engine.max_model_len": 32768})
+
+    assert find("memory", subject).outcome == "pass"
+    assert subject.weights == held
+
+
+def test_weights_held_for_speed_take_what_the_plugin_says_and_a_layer_of_experts() -> None:
+    """Speed adds the floats of the dense layers, and the experts of one layer while a long chunk runs."""
+    layout = fit.Layout("cuda", 8, 2, "auto", eager=False, step_tokens=8192)
+    memory, speed = fit.demand(GLM5, layout), fit.demand(GLM5, replace(layout, held="speed"))
+    # Q8_0 takes 17/16 bytes a value, bfloat16 two; a rank has an eighth of o_proj and all of what is replicated
+    replicated = 78 * (2624 * 6144 + 4096 * 2048)
+
+    assert speed.weights - memory.weights == pytest.approx(
+        (O_PROJ / 8 + replicated) * (2 - 17 / 16), rel=1e-6
+    )
+    assert speed.step - memory.step == 256 * 3 * 2048 * 6144 * 2 // 8

@@ -268,7 +268,7 @@ def test_a_start_that_fails_after_the_checks_is_told(
     health = {"host": "127.0.0.1", "port": free_port()}
     paths = {"run_dir": tmp_path, "cache_dir": tmp_path / "cache", "model": {"path": tmp_path / "m.gguf"}}
     settings = Settings.model_validate({**paths, "health": health})
-    cleared = Cleared(ModelFacts(path=tmp_path / "m.gguf"), "cpu", None)
+    cleared = Cleared(ModelFacts(path=tmp_path / "m.gguf"), "cpu", None, "memory")
     monkeypatch.setattr("glm5_service.supervise.supervisor.adopt_orphans", lambda: None)
     monkeypatch.setattr("glm5_service.supervise.start.clear", lambda settings: (Report(findings=[]), cleared))
     fault(monkeypatch, settings)

@@ -1,8 +1,8 @@
 """What a planned model's parameters take once loaded, split by what tensor parallelism shards and what it copies. Pure.
 
-vLLM keeps quantised tensors as packed as the file has them. `kv_b_proj` is one float matrix: the absorbed halves that
-MLA multiplies by are views of it. With decode context parallelism ranks also hold the queries' rows of each other, and
-a copy of the half that all those queries are multiplied by; both are told apart here.
+Quantised tensors stay as packed as the file has them, but for those that are held as float. `kv_b_proj` is one float
+matrix: the absorbed halves that MLA multiplies by are views of it. With decode context parallelism ranks also hold the
+queries' rows of each other, and a copy of the half that all those queries are multiplied by; both are told apart here.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ class Footprint:
     floats_absorbed: int
 
 
-def footprint(tensors: Iterable[PlannedTensor], h: Hyperparameters) -> Footprint:
-    """The footprint of the parameters made of `tensors`."""
+def footprint(
+    tensors: Iterable[PlannedTensor], h: Hyperparameters, held: frozenset[str] = frozenset()
+) -> Footprint:
+    """The footprint of the parameters made of `tensors`; those of the targets `held` become float once loaded."""
     found = dict.fromkeys((field.name for field in fields(Footprint)), 0)
     for planned in tensors:
-        is_kept = planned.treatment is Treatment.KEEP
+        is_kept = planned.treatment is Treatment.KEEP and planned.target not in held
         kind, size = ("packed", planned.nbytes) if is_kept else ("floats", prod(planned.shape))
         is_replicated = any(part in planned.target for part in REPLICATED)
         found[f"{kind}_replicated" if is_replicated else f"{kind}_sharded"] += size

@@ -38,6 +38,8 @@ report = {
     "load": {"tensors": 1, "bytes": 4},
     "weights": {"floats_sharded": 1},
     "draft_weights": {},
+    "speed_weights": {},
+    "speed_draft_weights": {},
     "set_aside": {},
     "missing_mtp": [],
     "refused": refused,
