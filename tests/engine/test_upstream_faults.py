@@ -58,3 +58,28 @@ except importlib.metadata.PackageNotFoundError as error:
 """
 
     assert run(program) == ["No package metadata was found for vllm"]
+
+
+def test_vllm_has_no_flag_for_the_http_protocol() -> None:
+    """patches/api_http_protocol: no flag of `vllm serve` goes to uvicorn as `http`."""
+    program = """
+from glm5_vllm.patches import vllm_distribution_name
+vllm_distribution_name.apply()
+from vllm.entrypoints.launchers.cli_args import FrontendArgs
+print(sorted(name for name in vars(FrontendArgs) if name in ("http", "http_protocol", "uvicorn_http")))
+"""
+
+    assert run(program)[-1] == "[]"
+
+
+def test_xgrammar_cannot_be_interrupted() -> None:
+    """patches/grammar_time_limit: xgrammar's compiler takes no limit of time."""
+    program = """
+import inspect
+import xgrammar
+compile = xgrammar.GrammarCompiler.compile_json_schema
+made = [*inspect.signature(xgrammar.GrammarCompiler).parameters, *inspect.signature(compile).parameters]
+print([name for name in made if "time" in name or "deadline" in name or "cancel" in name])
+"""
+
+    assert run(program)[-1] == "[]"

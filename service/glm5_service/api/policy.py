@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 # environment variable by which the supervisor hands the policy to the engine's API server
 VARIABLE = "GLM5_API_GATE"
@@ -51,7 +51,8 @@ TOKEN_LISTS = frozenset({"prompt", "tokens", "input", "allowed_token_ids", "prom
 # answers that one request may ask for: of one prompt, and of all its prompts together
 MAX_ANSWERS, MAX_SEQUENCES = 128, 1024
 # keys whose value is a JSON schema or a grammar, wherever they stand
-SCHEMA_KEYS = frozenset({"schema", "json", "guided_json", "parameters", "input_schema"})
+SCHEMA_KEYS = frozenset({"schema", "json", "guided_json"})
+TOOL_SCHEMA_KEYS = frozenset({"parameters", "input_schema"})
 GRAMMAR_KEYS = frozenset({"grammar", "guided_grammar", "definition", "structural_tag"})
 REGEX_KEYS = frozenset({"regex", "guided_regex", "pattern"})
 # keywords of a schema that list alternatives, and those whose number repeats a part of the grammar
@@ -85,6 +86,14 @@ class SchemaLimits:
     max_repeats: int = 20_000
     max_regex_characters: int = 2048
     max_grammar_characters: int = 65_536
+
+    def of_tools(self) -> SchemaLimits:
+        """Those of all tools together: an agent has hundreds, and they are compiled only where a call is forced."""
+        many = {
+            name: 10 * getattr(self, name)
+            for name in ("max_properties", "max_enum_entries", "max_alternatives")
+        }
+        return replace(self, **many, max_repeats=10**12)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from glm5_service.api.policy import (
     REPEATS,
     SCHEMA_KEYS,
     TOKEN_LISTS,
+    TOOL_SCHEMA_KEYS,
     BodyLimits,
     GatePolicy,
     SchemaLimits,
@@ -118,12 +119,15 @@ class _Sums:
 
 def _check_constraints(request: dict[str, Any], policy: GatePolicy) -> None:
     limits, sums = policy.schema, _Sums()
+    tool_limits, tool_sums = limits.of_tools(), _Sums()
     for _, item in _walk(request):
         if not isinstance(item, dict):
             continue
         for key, value in item.items():
             if key in SCHEMA_KEYS and isinstance(value, (dict, str)):
                 _check_schema(value, limits, sums)
+            elif key in TOOL_SCHEMA_KEYS and isinstance(value, (dict, str)):
+                _check_schema(value, tool_limits, tool_sums)
             elif key in REGEX_KEYS:
                 _check_text(key, value, limits.max_regex_characters)
             elif key in GRAMMAR_KEYS:

@@ -153,6 +153,18 @@ HONEST: dict[str, bytes | dict[str, Any]] = {
     "1,000 enum entries": schema({"enum": [str(n) for n in range(1000)]}),
     "100 choices": chat(structured_outputs={"choice": [str(n) for n in range(100)]}),
     "128 tools": chat(tools=[{"type": "function", "function": {"name": f"f{n}", "parameters": {}}} for n in range(128)]),
+    "200 tools of 20 properties": chat(
+        tools=[
+            {
+                "type": "function",
+                "function": {
+                    "name": f"f{n}",
+                    "parameters": {"properties": {f"p{m}": {"type": "string", "maxLength": 10**6} for m in range(20)}},
+                },
+            }
+            for n in range(200)
+        ]
+    ),
     "a reference elsewhere": schema({"$ref": "https://example.com/schema"}),
 }  # fmt: skip
 
