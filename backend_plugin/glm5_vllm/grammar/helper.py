@@ -73,7 +73,12 @@ def _compile(job: Job, setup: Setup, info: Any) -> Outcome:
     try:
         grammar = _parse(job, setup)
         parsed = time.monotonic()
-        xgrammar.GrammarCompiler(info, max_threads=2, cache_enabled=False).compile_grammar(grammar)
+        compiled = xgrammar.GrammarCompiler(info, max_threads=2, cache_enabled=False).compile_grammar(grammar)
+        # one that allows no first token would end its request as an internal error of the engine
+        allowed = xgrammar.allocate_token_bitmask(1, info.vocab_size)
+        xgrammar.GrammarMatcher(compiled).fill_next_token_bitmask(allowed)
+        if not allowed.any():
+            raise ValueError("no text satisfies it")
     except Exception as error:
         return Outcome(job.number, "refused", str(error)[:_MAX_ERROR], time.monotonic() - started)
     return Outcome(job.number, "passed", "", time.monotonic() - started, parsed - started)

@@ -82,6 +82,19 @@ def test_a_grammar_that_is_none_is_refused_with_the_reason(kind: str, spec: str)
     assert next_one == ""
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("json", '{"anyOf": [{"$ref": "#"}]}'),
+        ("json", '{"allOf": [{"$ref": "#"}]}'),
+        ("grammar", "root ::= root"),
+    ],
+)
+def test_a_grammar_without_any_text_is_refused(kind: str, spec: str) -> None:
+    """No answer could satisfy it; in the engine its request would end with 500."""
+    assert "no text satisfies it" in trial((kind, spec))[0]
+
+
 def test_a_grammar_without_memory_ends_alone() -> None:
     """A compilation beyond its memory ends; the helper does not."""
 
