@@ -20,6 +20,8 @@ class QuantType:
         return self.name in FLOAT_NAMES
 
 
+# the 16 values of ggml's non-linear 4-bit types (kvalues_iq4nl)
+IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 FLOAT_NAMES = frozenset({"F32", "F16", "BF16"})
 
 # block layouts as ggml-common.h lays them out; the test compares them with the gguf package's table

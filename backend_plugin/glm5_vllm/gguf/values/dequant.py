@@ -11,12 +11,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.file.quant_types import QuantType
+from glm5_vllm.gguf.file.quant_types import IQ4_VALUES, QuantType
 from glm5_vllm.gguf.values.blocks import as_float, bits, fields, half
 from glm5_vllm.gguf.values.codebooks import CODEBOOK_BLOCKS
-
-# the 16 values of ggml's non-linear 4-bit types (kvalues_iq4nl)
-IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 # blocks taken at once: the integer temporaries of 65,536 super-blocks take about 64 MiB
 _BLOCKS_AT_ONCE = 1 << 16
