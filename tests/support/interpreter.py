@@ -1,4 +1,4 @@
-"""Triton's interpreter for kernel tests on a machine without a card: choosing it, and mending its bfloat16.
+"""Triton's interpreter for kernel tests on a machine without a card: choosing it, mending its bfloat16, and assembly.
 
 It has to be chosen before Triton is first imported, which is why tests/conftest.py does so.
 """
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from tests.support import ptx
 
 
 def choose_interpreter() -> None:
@@ -26,6 +28,7 @@ def choose_interpreter() -> None:
     del os.environ["TRITON_INTERPRET"]
     _widen_bfloat16_products()
     _round_to_bfloat16()
+    _run_assembly()
 
 
 def _widen_bfloat16_products() -> None:
@@ -63,6 +66,25 @@ def _round_to_bfloat16() -> None:
         return original(values, source, target, rounding)
 
     interpreter._convert_float = convert
+
+
+def _run_assembly() -> None:
+    """The interpreter knows no assembly; run that of 32-bit words to 16-bit floats, a word an element."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    class Results(list[Any]):
+        get_result = list.__getitem__
+
+    def create_inline_asm(
+        self: Any, assembly: str, constraints: str, values: Any, types: Any, pure: bool, pack: int
+    ) -> Any:
+        assert pack == 1
+        assert all(kind.scalar == tl.float16 for kind in types)
+        results = ptx.run(assembly, len(types), [value.data.view("uint32") for value in values])
+        return Results(interpreter.TensorHandle(result.view("float16"), tl.float16) for result in results)
+
+    interpreter.InterpreterBuilder.create_inline_asm = create_inline_asm
 
 
 @contextmanager
