@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from glm5_vllm import envs
+from glm5_vllm import envs, instruction_sets
 from glm5_vllm.files import try_write
 
 SCHEMA = 1
@@ -37,6 +37,8 @@ class _RankRecord:
     device: str
     compute_capability: str | None
     versions: dict[str, str]
+    instruction_sets: list[str]
+    settings: dict[str, Any]
     layers: list[LayerFacts] = field(default_factory=list)
     kernel_configurations: dict[str, dict[str, Any]] = field(default_factory=dict)
     kernel_seconds: dict[int, float] = field(default_factory=dict)
@@ -59,6 +61,8 @@ class _RankRecord:
             "device": self.device,
             "compute_capability": self.compute_capability,
             "versions": self.versions,
+            "instruction_sets": self.instruction_sets,
+            "settings": self.settings,
             "kernel_configurations": self.kernel_configurations,
             "kernel_seconds": {str(rows): seconds for rows, seconds in sorted(self.kernel_seconds.items())},
             "built_at": self.built_at,
@@ -75,7 +79,7 @@ def layer_built(facts: LayerFacts) -> None:
     if envs.run_dir() is None:
         return
     if _record is None:
-        _record = _RankRecord(rank=_rank(), versions=_versions(), **_device())
+        _record = _RankRecord(rank=_rank(), versions=_versions(), settings=_settings(), **_device())
     _record.layers.append(facts)
     _record.built_at = time.time()
     _write(_record)
@@ -128,9 +132,26 @@ def _device() -> dict[str, Any]:
     import torch
 
     if not torch.cuda.is_available():
-        return {"device": "cpu", "compute_capability": None}
+        used = instruction_sets.shown(torch.cpu.get_capabilities())
+        return {"device": "cpu", "compute_capability": None, "instruction_sets": used}
     major, minor = torch.cuda.get_device_capability()
-    return {"device": torch.cuda.get_device_name(), "compute_capability": f"{major}.{minor}"}
+    capability = f"{major}.{minor}"
+    return {"device": torch.cuda.get_device_name(), "compute_capability": capability, "instruction_sets": []}
+
+
+def _settings() -> dict[str, Any]:
+    """What the engine really runs with, which need not be what was asked for; nothing outside an engine."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    if config is None:
+        return {}
+    return {
+        "chunked_prefill": config.scheduler_config.enable_chunked_prefill,
+        "prefix_caching": config.cache_config.enable_prefix_caching,
+        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "block_size": config.cache_config.block_size,
+    }
 
 
 def _write(record: _RankRecord) -> bool:

@@ -43,6 +43,11 @@ def weights() -> Weights:
     return Weights(value)
 
 
+def onednn_max_cpu_isa() -> str | None:
+    """`ONEDNN_MAX_CPU_ISA`: the widest instruction set of oneDNN, and so of the CPU profile; unset means no limit."""
+    return os.environ.get("ONEDNN_MAX_CPU_ISA")
+
+
 def cache_dir() -> Path:
     """`GLM5_CACHE_DIR`: where config and tokenizer built from a GGUF lie; default `$XDG_CACHE_HOME/glm5`."""
     value = os.environ.get("GLM5_CACHE_DIR")

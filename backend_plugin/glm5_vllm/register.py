@@ -11,12 +11,13 @@ def platform() -> str | None:
     """Entry point `vllm.platform_plugins`: the CPU profile's platform where vLLM was built for CPU, else none."""
     from vllm.platforms import builtin_platform_plugins
 
-    from glm5_vllm.patches import vllm_distribution_name
+    from glm5_vllm.patches import cpu_instruction_sets, vllm_distribution_name
 
     # vLLM tells its CPU build by the version of a distribution called vllm, so the name comes first
     vllm_distribution_name.apply()
     if builtin_platform_plugins["cpu"]() is None:
         return None
+    cpu_instruction_sets.apply()
     return "glm5_vllm.cpu.platform.Glm5CpuPlatform"
 
 

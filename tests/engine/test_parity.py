@@ -1,4 +1,4 @@
-"""The engine against transformers on the same weights, float32."""
+"""The engine against transformers on the same weights, float32, on this processor and on lesser ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.engine import EngineRun, run_engine
+from tests.support.cpus import NO_AMX, NO_AVX512, NO_BF16, Cpu
+from tests.support.engine import LOG, EngineRun, run_engine
 from tests.support.hf_model import (
     largest_logprob_difference,
     load_float32,
@@ -55,6 +56,27 @@ def test_engine_equals_transformers(
     dense = largest_logprob_difference(without_sparsity(model), prompts, first)
     assert dense[0] < TOLERANCE
     assert dense[-1] > 0.1
+
+
+@pytest.mark.parametrize("cpu", [NO_AMX, NO_BF16, NO_AVX512], ids=str)
+def test_engine_equals_transformers_on_every_cpu(random_model: Path, tmp_path: Path, cpu: Cpu) -> None:
+    """Without AMX, avx512_bf16 or AVX-512 prompts are cut into chunks and read from the prefix cache as well."""
+    if reason := cpu.reason_to_skip():
+        pytest.skip(reason)
+    prompts = random_prompts(LENGTHS)
+    arguments = engine_arguments(**CHUNKED, enable_prefix_caching=True)
+    run = EngineRun(str(random_model), prompts, rounds=2, engine=arguments, environment=cpu.environment)
+
+    first, second = run_engine(run, tmp_path)
+    model = load_float32(random_model)
+
+    assert max(largest_logprob_difference(model, prompts, first)) < TOLERANCE
+    assert max(largest_logprob_difference(model, prompts, second)) < TOLERANCE
+    assert second[-1].cached_tokens > 0
+    (said,) = [line for line in (tmp_path / LOG).read_text().splitlines() if "CPU profile: " in line]
+    assert "chunked prefill on, prefix caching on, at most 64 tokens a step, blocks of 16 tokens" in said
+    used = said.partition("instruction sets ")[2].partition(";")[0].split(", ")
+    assert cpu.hides.replace("avx512f", "avx512_f") not in used
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glm5_vllm.patches import (
-    cpu_amx_permission,
     cpu_indexer,
+    cpu_instruction_sets,
     cpu_rotary_embedding,
     gguf_config_source,
     gguf_cpu_operations,
@@ -24,7 +24,7 @@ def apply_all() -> None:
 
     vllm_distribution_name.apply()
     if current_platform.is_cpu():
-        cpu_amx_permission.apply()
+        cpu_instruction_sets.apply()
         cpu_rotary_embedding.apply()
         cpu_indexer.apply()
         gguf_cpu_operations.apply()

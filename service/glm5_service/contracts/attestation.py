@@ -27,6 +27,10 @@ class Attestation(Record):
     device: str
     compute_capability: str | None
     versions: dict[str, str]
+    instruction_sets: list[str] = Field(default_factory=list)
+    """Those of avx2, avx512_f, avx512_bf16 and amx_tile by which the CPU profile chose its kernels; empty on a GPU."""
+    settings: dict[str, bool | int] = Field(default_factory=dict)
+    """What the engine runs with: chunked_prefill, prefix_caching, max_num_batched_tokens, block_size."""
     kernel_configurations: dict[str, dict[str, object]]
     """Tile, warp and split choice of each kernel."""
     kernel_seconds: dict[int, float]
