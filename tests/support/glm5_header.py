@@ -14,7 +14,7 @@ from tests.support.tiny_tokenizer import TEMPLATE, byte_alphabet
 
 LAYERS, DENSE, MTP = 78, 3, 1
 HIDDEN, HEADS, Q_LORA, EXPERTS, WIDE, VOCAB = 6144, 64, 2048, 256, 2048, 154_880
-TOKENS = 154_856
+TOKENS, MERGES = 154_856, 313_042
 
 # the public Q4_K_M mix of GLM-5.1: gate and up Q4_K, down Q5_K, all else Q8_0
 SMALL, GATE, DOWN, FLOAT = "Q8_0", "Q4_K", "Q5_K", "F32"
