@@ -65,3 +65,8 @@ def grammar_seconds() -> float | None:
     """`GLM5_GRAMMAR_SECONDS`: how long compiling one grammar may take; unset means as long as it takes."""
     value = os.environ.get("GLM5_GRAMMAR_SECONDS")
     return None if value is None else float(value)
+
+
+def model_release() -> str | None:
+    """`GLM5_MODEL_RELEASE`: which GLM-5 a GGUF is, where it contradicts itself; unset means that the file decides."""
+    return os.environ.get("GLM5_MODEL_RELEASE") or None

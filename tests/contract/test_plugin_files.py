@@ -96,7 +96,7 @@ def test_the_plugin_reads_no_variable_of_ours_that_nobody_sets() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("GLM5_")
     }
-    assert read == set(EngineEnvironment.of(Path(), Path(), "speed", "module:class", 1).variables())
+    assert read == set(EngineEnvironment.of(Path(), Path(), "speed", "module:class", 1, "5.1").variables())
 
 
 @pytest.mark.parametrize(

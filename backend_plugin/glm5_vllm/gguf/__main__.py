@@ -9,6 +9,7 @@ from pathlib import Path
 
 from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.inspect import SCHEMA, inspect, report, text
+from glm5_vllm.gguf.model.release import DECIDABLE
 
 EXIT_MODEL = 4
 
@@ -25,10 +26,13 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument(
         "--chat-template", type=Path, help="Jinja file that serves instead of the file's templates"
     )
+    command.add_argument(
+        "--release", choices=DECIDABLE, help="which GLM-5 it is, where the file contradicts itself"
+    )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     arguments = parser.parse_args(argv)
     try:
-        found = inspect(arguments.path, arguments.hf_folder, arguments.chat_template)
+        found = inspect(arguments.path, arguments.hf_folder, arguments.chat_template, arguments.release)
     except GGUFError as error:
         if arguments.json:
             print(json.dumps({"schema": SCHEMA, "error": str(error)}))

@@ -43,18 +43,24 @@ class Inspection:
         return ". ".join([*refused, *filter(None, [self.tokenizer.error])]) or None
 
 
-def inspect(path: Path, hf_folder: Path | None = None, chat_template: Path | None = None) -> Inspection:
+def inspect(
+    path: Path,
+    hf_folder: Path | None = None,
+    chat_template: Path | None = None,
+    release: str | None = None,
+) -> Inspection:
     """Open the model at `path`, plan its load and check its tokenizer.
 
     Args:
         path: a file, any split of a set, or a folder with one model.
         hf_folder: serves config and tokenizer instead of the file's metadata.
         chat_template: a Jinja file that serves instead of the file's templates.
+        release: which GLM-5 it is, where its statements disagree.
 
     Raises:
         GGUFError: the file is broken or its hyperparameters are, so that nothing can be said of its tensors.
     """
-    plan = examine(open_model(path))
+    plan = examine(open_model(path), release)
     return Inspection(plan, examine_tokenizer(plan.model, plan.hyperparameters, hf_folder, chat_template))
 
 
@@ -68,6 +74,7 @@ def report(inspection: Inspection) -> dict[str, Any]:
         "files": [{"path": str(header.path), "bytes": header.file_size} for header in model.files],
         "architecture": model.architecture,
         "name": model.name,
+        "release": {"name": plan.release.name, "evidence": list(plan.release.evidence)},
         "context_length": plan.hyperparameters.context_length,
         "hyperparameters": asdict(plan.hyperparameters),
         "indexer_layers": sum(kind == "full" for kind in plan.indexer_types),
@@ -100,6 +107,8 @@ def text(inspection: Inspection) -> str:
     shared = sum(kind != "full" for kind in plan.indexer_types)
     lines = [
         f"{facts['name']} ({facts['architecture']})",
+        f"  release       {plan.release.name}",
+        *(f"                  {each}" for each in plan.release.evidence),
         f"  files         {len(facts['files'])}, {_size(sum(file['bytes'] for file in facts['files']))}",
         f"  tensors       {facts['tensors']}, {_size(facts['bytes'])}",
         f"  layers        {h.layers}, of them {h.dense_layers} dense and {shared} with a shared indexer",

@@ -80,6 +80,12 @@ class GlmDsaModelLoader(GGUFModelLoader):
             # said with the main model, not after its hundreds of GB are loaded
             plan.check_mtp()
             check_draft_parallel(vllm_config.parallel_config)
+        logger.info(
+            "%s is taken for %s: %s",
+            plan.model.name,
+            plan.release.name,
+            "; ".join(plan.release.evidence) or "no statement",
+        )
         check_config(plan, model_config.hf_config)
         check_parallel(plan.of(role), vllm_config.parallel_config)
         vllm_config.quant_config.unquantized_modules.extend(float_modules(plan, role))

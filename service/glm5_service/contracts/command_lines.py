@@ -25,6 +25,8 @@ class InspectArguments(Record):
     """Serves config and tokenizer instead of the file's metadata."""
     chat_template: Path | None = None
     """Serves instead of the file's templates."""
+    release: str | None = None
+    """Which GLM-5 it is, where the file contradicts itself."""
     json_output: bool = False
 
     def argv(self) -> list[str]:
@@ -34,6 +36,8 @@ class InspectArguments(Record):
             argv += ["--hf-folder", str(self.hf_folder)]
         if self.chat_template is not None:
             argv += ["--chat-template", str(self.chat_template)]
+        if self.release is not None:
+            argv += ["--release", self.release]
         return [*argv, *(["--json"] if self.json_output else [])]
 
 

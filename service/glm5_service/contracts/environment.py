@@ -39,6 +39,9 @@ class EngineEnvironment(Record):
     grammar_seconds: float | None = Field(default=None, alias="GLM5_GRAMMAR_SECONDS", gt=0)
     """How long compiling one grammar may take; left out, as long as it takes."""
 
+    model_release: str | None = Field(default=None, alias="GLM5_MODEL_RELEASE")
+    """Which GLM-5 a GGUF is, where the file contradicts itself; left out, the file decides."""
+
     @classmethod
     def of(
         cls,
@@ -47,12 +50,12 @@ class EngineEnvironment(Record):
         weights: HeldWeights,
         http_protocol: str | None = None,
         grammar_seconds: float | None = None,
+        model_release: str | None = None,
     ) -> EngineEnvironment:
         """The environment of these folders, choices and limits."""
         values: dict[str, object] = {"run_dir": run_dir, "cache_dir": cache_dir, "weights": weights}
-        return cls.model_validate(
-            values | {"http_protocol": http_protocol, "grammar_seconds": grammar_seconds}
-        )
+        values |= {"http_protocol": http_protocol, "grammar_seconds": grammar_seconds}
+        return cls.model_validate(values | {"model_release": model_release})
 
     def variables(self) -> dict[str, str]:
         """Name -> value."""

@@ -93,6 +93,14 @@ class Refused(Record):
     reason: str
 
 
+class Release(Record):
+    """Which published GLM-5 the file is."""
+
+    name: str
+    evidence: list[str]
+    """What the file says of it, one statement each."""
+
+
 class Tokenizer(Record):
     """What a server would tokenise and write chats with."""
 
@@ -113,6 +121,7 @@ class GgufFacts(Record):
     files: list[ModelPart]
     architecture: str
     name: str | None
+    release: Release
     tensors: int
     bytes: int
     context_length: int | None

@@ -75,6 +75,7 @@ def engine_command(
         "memory" if engine.weights == "auto" else engine.weights,
         PROTOCOL if gate else None,
         settings.api.grammar_seconds,
+        settings.model.release,
     )
     environment = {**_QUIET, **caches, **told.variables(), "PYTHONUNBUFFERED": "1"}
     if profile == "cpu":

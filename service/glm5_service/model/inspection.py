@@ -19,9 +19,11 @@ from glm5_service.contracts.command_lines import GGUF_MODULE, InspectArguments
 from glm5_service.contracts.model_report import GgufFacts
 from glm5_service.errors import EngineError, ModelError, SettingsError
 from glm5_service.foreign import parse_json
+from glm5_service.settings.tree import ModelSettings
 
 # a 402 GB set has a header of a few MB; beyond this the storage hangs
 INSPECT_TIMEOUT_SECONDS = 120
+AS_IT_IS = ModelSettings()
 _SPLIT = re.compile(r"^(?P<set>.*)-\d{5}-of-\d{5}\.gguf$")
 
 
@@ -72,16 +74,20 @@ def _located(path: Path) -> Path:
     raise SettingsError("no model in folder", path, expected="*.gguf, or config.json with safetensors")
 
 
-def inspect_model(path: Path, hf_folder: Path | None = None, chat_template: Path | None = None) -> ModelFacts:
+def inspect_model(path: Path, served: ModelSettings = AS_IT_IS) -> ModelFacts:
     """Facts of the model at `path`; raises ModelError (exit code 4) if it cannot be served.
 
-    `hf_folder` and `chat_template` are the settings that serve instead of the file's own tokenizer and templates.
+    `served` names what serves instead of the file's own tokenizer and templates, and which release it is.
     """
     model = locate(path)
     if model.is_dir():
         return ModelFacts(path=model, architecture=_model_type(model / "config.json"))
     arguments = InspectArguments(
-        path=model, hf_folder=hf_folder, chat_template=chat_template, json_output=True
+        path=model,
+        hf_folder=served.hf_folder,
+        chat_template=served.chat_template,
+        release=served.release,
+        json_output=True,
     )
     output = _run_plugin(arguments, capture=True)
     try:

@@ -87,7 +87,7 @@ def model(subject: Subject) -> Finding:
     """The loader's tables know every tensor of the file, and its tokenizer and chat template serve."""
     settings = subject.settings.model
     assert settings.path is not None
-    subject.model = inspect_model(settings.path, settings.hf_folder, settings.chat_template)
+    subject.model = inspect_model(settings.path, settings)
     gguf = subject.model.gguf
     if gguf is None:
         return passed(f"Hugging Face folder, {subject.model.architecture}")

@@ -24,6 +24,8 @@ class ModelSettings(Section):
     """Folder with config.json and the tokenizer. Unset, both are built from the GGUF's metadata."""
     chat_template: Annotated[Path | None, flag("--chat-template")] = None
     """Jinja file to use instead of the model's chat template."""
+    release: Literal["5", "5.1", "5.2", "5.3"] | None = None
+    """Which GLM-5 a GGUF is, where the file contradicts itself. Unset, the file decides."""
 
 
 class EngineSettings(Section):

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from glm5_vllm.gguf.file.splits import open_model
-from glm5_vllm.gguf.huggingface.config import generation_config, hf_config, release_of
+from glm5_vllm.gguf.huggingface.config import generation_config, hf_config
+from glm5_vllm.gguf.huggingface.flags import COMMON, LATER
 from glm5_vllm.gguf.huggingface.vocabulary import read_vocabulary
 from glm5_vllm.gguf.model.hyperparameters import Hyperparameters, read_hyperparameters
-from glm5_vllm.gguf.model.indexshare import indexer_types
-from glm5_vllm.gguf.model.releases import COMMON, RELEASES
+from glm5_vllm.gguf.model.release import decide_release
 from glm5_vllm.gguf.plan.planner import plan_load
 from tests.support.tiny_gguf import write_tiny
 from tests.support.tiny_spec import TinySpec
 
 STOP_IDS = (154820, 154827, 154829)
 
-# config.json of zai-org/GLM-5 and GLM-5.1; what the keys mean for the file is written in releases.py
+# config.json of zai-org/GLM-5 and GLM-5.1; what the keys mean for the file is written in flags.py
 GLM_5: dict[str, Any] = {
     "architectures": ["GlmMoeDsaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "dtype": "bfloat16",
     "eos_token_id": [154820, 154827, 154829], "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 6144,
@@ -52,8 +52,8 @@ def h(glm5: list[Path]) -> Hyperparameters:
 
 
 def config_of(h: Hyperparameters, glm5: list[Path]) -> dict[str, Any]:
-    types = indexer_types(open_model(glm5[0]).header, h, range(h.layers))
-    return hf_config(h, types, STOP_IDS)
+    model = open_model(glm5[0])
+    return hf_config(h, decide_release(model.header, h, model.tensors), STOP_IDS)
 
 
 def test_glm5_as_published(h: Hyperparameters, glm5: list[Path]) -> None:
@@ -66,28 +66,21 @@ def test_glm5_as_published(h: Hyperparameters, glm5: list[Path]) -> None:
 
 
 def test_glm5_2_as_published(h: Hyperparameters, glm5: list[Path]) -> None:
-    """GLM-5.2 is told by its context; 21 of its layers run an indexer, in both readers' spelling."""
-    config = config_of(replace(h, context_length=1048576, rope_theta=8e6), glm5)
+    """21 of GLM-5.2's layers run an indexer, in both readers' spelling."""
+    model = open_model(glm5[0])
+    h = replace(h, context_length=1048576, rope_theta=8e6)
+    config = hf_config(h, decide_release(model.header, h, model.tensors, "5.2"), STOP_IDS)
 
     assert {key: config[key] for key in GLM_5_2} == GLM_5_2
     assert config["indexer_types"].count("full") == 21
     assert config["index_topk_pattern"] == "".join(kind[0].upper() for kind in GLM_5_2["indexer_types"])
 
 
-@pytest.mark.parametrize(
-    ("context", "name"), [(4096, "GLM-5"), (202752, "GLM-5.1"), (1048576, "GLM-5.2"), (1 << 21, "GLM-5.2")]
-)
-def test_release(context: int, name: str, h: Hyperparameters) -> None:
-    """The release is the last one whose context the file reaches."""
-    assert name in release_of(replace(h, context_length=context)).names
-
-
 def test_every_flag_has_a_reason() -> None:
     """Nothing is stated without a reason, and nothing twice."""
-    for release in RELEASES:
-        flags = (*COMMON, *release.flags)
-        assert all(flag.reason for flag in flags)
-        assert len(flags) == len({flag.key for flag in flags})
+    flags = (*COMMON, *LATER)
+    assert all(flag.reason for flag in flags)
+    assert len(flags) == len({flag.key for flag in flags})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +99,7 @@ def test_config_of_a_file(spec: TinySpec, tmp_path: Path) -> None:
     written = write_tiny(tmp_path, spec)
     plan = plan_load(open_model(written.path))
     stop_ids = read_vocabulary(plan.model.header).stop_ids
-    config = hf_config(plan.hyperparameters, plan.indexer_types, stop_ids)
+    config = hf_config(plan.hyperparameters, plan.release, stop_ids)
 
     assert written.hf_config == config
     read = GlmMoeDsaConfig(**config).to_dict()

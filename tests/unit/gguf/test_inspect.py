@@ -44,6 +44,7 @@ def test_json(tiny: TinyModel, raw: RawGGUF, capsys: pytest.CaptureFixture[str])
         "name": "tiny-glm-dsa",
         "tensors": 71,
         "bytes": sum(sizes.values()),
+        "release": {"name": "no published GLM-5", "evidence": []},
         "context_length": 4096,
         "indexer_layers": 2,
         "load": {"tensors": 44, "bytes": sum(sizes.values()) - sum(mtp)},
@@ -126,6 +127,9 @@ def test_text(glm5: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
 
     assert capsys.readouterr().out.splitlines() == [
         "GLM-5 (glm-dsa)",
+        "  release       GLM-5",
+        "                  rope.freq_base 1000000: GLM-5 or GLM-5.1",
+        "                  general.name GLM-5: GLM-5 or GLM-5.1",
         "  files         10, 464.8 GB",
         "  tensors       1809, 464.8 GB",
         "  layers        78, of them 3 dense and 0 with a shared indexer",

@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from glm5_service.contracts.manifest import FileRecord, Manifest, ModelSummary
-from glm5_service.contracts.model_report import Footprint, GgufFacts, Placed, Tokenizer
+from glm5_service.contracts.model_report import Footprint, GgufFacts, Placed, Release, Tokenizer
 from glm5_service.engine import arguments
 from glm5_service.errors import FitError, SettingsError
 from glm5_service.host import hardware
@@ -42,6 +42,7 @@ GLM5 = GgufFacts(
     set_aside={},
     refused=[],
     refused_total=0,
+    release=Release(name="GLM-5", evidence=[]),
     tokenizer=Tokenizer(source="folder", tokens=0, merges=0, chat_templates=[], error=None),
     error=None,
     path=Path("/models/glm.gguf"),

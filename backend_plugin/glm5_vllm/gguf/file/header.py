@@ -130,6 +130,24 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         raise unreadable(path, error) from error
 
 
+def read_bytes(tensor: TensorInfo, count: int) -> bytes:
+    """The first `count` bytes of a tensor.
+
+    Raises:
+        GGUFError: they are no longer there.
+    """
+    try:
+        with tensor.path.open("rb") as file:
+            file.seek(tensor.offset)
+            data = file.read(count)
+    except OSError as error:
+        raise unreadable(tensor.path, error) from error
+    if len(data) != count:
+        what = f"{tensor.path.name} changed while it was read at tensor"
+        raise GGUFError(what, tensor.name, remedy=FETCH_AGAIN)
+    return data
+
+
 def _parse(cursor: Cursor) -> Header:
     version = _read_preamble(cursor)
     tensor_count = cursor.count("tensors", MAX_TENSORS)

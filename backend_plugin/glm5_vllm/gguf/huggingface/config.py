@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from glm5_vllm.gguf.huggingface.flags import COMMON, LATER
 from glm5_vllm.gguf.model.hyperparameters import Hyperparameters
-from glm5_vllm.gguf.model.indexshare import FULL, SHARED
-from glm5_vllm.gguf.model.releases import COMMON, RELEASES, Release
+from glm5_vllm.gguf.model.release import FULL, SHARED, Release
 
 
-def release_of(h: Hyperparameters) -> Release:
-    """The published model that a file's context length tells."""
-    return max((r for r in RELEASES if h.context_length >= r.from_context), key=lambda r: r.from_context)
-
-
-def hf_config(h: Hyperparameters, indexer_types: Sequence[str], stop_ids: Sequence[int]) -> dict[str, Any]:
+def hf_config(h: Hyperparameters, release: Release, stop_ids: Sequence[int]) -> dict[str, Any]:
     """The values of config.json.
 
     Args:
         h: the file's hyperparameters.
-        indexer_types: "full" or "shared" for each layer.
+        release: which GLM-5 it is, with the indexer type of each layer.
         stop_ids: ids of the tokens that end a turn; the first one also pads.
     """
     config: dict[str, Any] = {
@@ -53,7 +48,7 @@ def hf_config(h: Hyperparameters, indexer_types: Sequence[str], stop_ids: Sequen
         "index_topk": h.indexer_top_k,
         "index_n_heads": h.indexer_heads,
         "index_head_dim": h.indexer_dim,
-        "indexer_types": list(indexer_types),
+        "indexer_types": list(release.indexer_types),
         "max_position_embeddings": h.context_length,
         "rms_norm_eps": _shortest(h.rms_epsilon),
         "rope_parameters": {"rope_theta": _shortest(h.rope_theta), "rope_type": "default"},
@@ -61,10 +56,10 @@ def hf_config(h: Hyperparameters, indexer_types: Sequence[str], stop_ids: Sequen
         "pad_token_id": stop_ids[0],
         "bos_token_id": None,
     }
-    config |= {flag.key: flag.value for flag in (*COMMON, *release_of(h).flags)}
-    if SHARED in indexer_types:
+    config |= {flag.key: flag.value for flag in (*COMMON, *(LATER if release.is_later else ()))}
+    if SHARED in release.indexer_types:
         # transformers reads indexer_types, vLLM reads the pattern
-        config["index_topk_pattern"] = "".join("F" if kind == FULL else "S" for kind in indexer_types)
+        config["index_topk_pattern"] = "".join("F" if kind == FULL else "S" for kind in release.indexer_types)
     return config
 
 

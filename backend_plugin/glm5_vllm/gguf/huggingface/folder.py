@@ -86,7 +86,7 @@ def _contents(model: Model) -> dict[str, bytes]:
         TOKENIZER: tokenizer_json(vocabulary),
         "tokenizer_config.json": tokenizer_config(vocabulary, plan.hyperparameters.context_length),
         "generation_config.json": generation_config(vocabulary.stop_ids, model.metadata),
-        CONFIG: hf_config(plan.hyperparameters, plan.indexer_types, vocabulary.stop_ids),
+        CONFIG: hf_config(plan.hyperparameters, plan.release, vocabulary.stop_ids),
     }
     return {name: _json(value, indent=None if name == TOKENIZER else 2) for name, value in values.items()}
 

@@ -9,6 +9,8 @@ from glm5_vllm.gguf.file.header import Header, MetadataValue
 
 ARCHITECTURE = "glm-dsa"
 GATING_SIGMOID = 2
+# models that are taken for GLM-5
+OTHER_MODELS = {"glm5next": "This is GLM-5.3-Flash, another model. Only GLM-5, 5.1, 5.2 and 5.3 are served"}
 # far above GLM-5's 79: a corrupt count must not cost time
 MAX_BLOCKS = 1024
 # keys that scale positions where no rope.scaling.type says otherwise, and the values that change nothing
@@ -69,7 +71,7 @@ def read_hyperparameters(header: Header) -> Hyperparameters:
             f"{header.path.name}: architecture",
             architecture,
             expected=ARCHITECTURE,
-            remedy="Only GLM-5 is served",
+            remedy=OTHER_MODELS.get(str(architecture), "Only GLM-5 is served"),
         )
     mtp_layers = keys.integer("nextn_predict_layers", minimum=0, default=0)
     blocks = keys.integer("block_count", minimum=mtp_layers + 1, maximum=MAX_BLOCKS)

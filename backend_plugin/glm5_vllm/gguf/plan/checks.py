@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from glm5_vllm.gguf.errors import GGUFError
-from glm5_vllm.gguf.model.indexshare import FULL
+from glm5_vllm.gguf.model.release import FULL
 from glm5_vllm.gguf.plan.names import Treatment
 from glm5_vllm.gguf.plan.planned import LoadPlan, PlannedTensor
 

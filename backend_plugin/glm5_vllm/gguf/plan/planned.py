@@ -9,6 +9,7 @@ from glm5_vllm.gguf.errors import GGUFError
 from glm5_vllm.gguf.file.header import TensorInfo
 from glm5_vllm.gguf.file.splits import Model
 from glm5_vllm.gguf.model.hyperparameters import Hyperparameters
+from glm5_vllm.gguf.model.release import Release
 from glm5_vllm.gguf.plan.names import EXPERT, Treatment
 
 
@@ -70,10 +71,15 @@ class LoadPlan:
 
     model: Model
     hyperparameters: Hyperparameters
-    indexer_types: tuple[str, ...]
+    release: Release
     tensors: tuple[PlannedTensor, ...]
     refusals: tuple[Refusal, ...]
     missing_mtp: tuple[str, ...]
+
+    @property
+    def indexer_types(self) -> tuple[str, ...]:
+        """ "full" or "shared" for each main layer."""
+        return self.release.indexer_types
 
     def of(self, role: Role) -> tuple[PlannedTensor, ...]:
         """The planned tensors of one role."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from glm5_vllm import envs
 from glm5_vllm.gguf.errors import FETCH_OR_CONVERT, OTHER_LAYOUT, GGUFError
 from glm5_vllm.gguf.file.header import TensorInfo
 from glm5_vllm.gguf.file.quant_types import CHOOSE_ANOTHER, LOADABLE_NAMES
 from glm5_vllm.gguf.file.splits import Model
 from glm5_vllm.gguf.model.hyperparameters import Hyperparameters, read_hyperparameters
-from glm5_vllm.gguf.model.indexshare import FULL, indexer_types
+from glm5_vllm.gguf.model.release import FULL, decide_release
 from glm5_vllm.gguf.plan.layouts import FUSED, current_layout, fused_shape
 from glm5_vllm.gguf.plan.names import (
     BLOCK_BY_NAME,
@@ -64,16 +65,22 @@ def refuse(plan: LoadPlan) -> GGUFError:
     return GGUFError(f"{plan.model.path.name}: {'; '.join(faults)}", remedy=". ".join(remedies))
 
 
-def examine(model: Model) -> LoadPlan:
+def examine(model: Model, release: str | None = None) -> LoadPlan:
     """Plan the load and keep what is refused in the plan instead of raising.
 
+    Args:
+        model: the model.
+        release: which GLM-5 it is, where its statements disagree; unset takes `GLM5_MODEL_RELEASE`.
+
     Raises:
-        GGUFError: the architecture or a hyperparameter is wrong, so that no tensor can be judged.
+        GGUFError: the architecture or a hyperparameter is wrong, or the model contradicts itself on which GLM-5 it
+            is, so that no tensor can be judged.
     """
     hyperparameters = read_hyperparameters(model.header)
     blocks = _group_by_block(model, hyperparameters)
-    carriers = {layer for layer, names in blocks.items() if any(_is_indexer(name) for name in names)}
-    types = indexer_types(model.header, hyperparameters, carriers)
+    decided = release or envs.model_release()
+    found = decide_release(model.header, hyperparameters, model.tensors, decided)
+    types = found.indexer_types
     planner = _Planner(hyperparameters)
     planner.plan_model({name: model.tensors[name] for name in MODEL_BY_NAME if name in model.tensors})
     for layer in range(hyperparameters.blocks):
@@ -82,7 +89,7 @@ def examine(model: Model) -> LoadPlan:
     return LoadPlan(
         model,
         hyperparameters,
-        types,
+        found,
         tuple(planner.planned),
         (*planner.unused(model.tensors.values()), *planner.refusals),
         tuple(planner.missing_mtp),
@@ -97,10 +104,6 @@ def _group_by_block(model: Model, h: Hyperparameters) -> dict[int, dict[str, Ten
         if match and int(match[1]) < h.blocks and name == f"blk.{int(match[1])}.{match[2]}":
             blocks.setdefault(int(match[1]), {})[match[2]] = tensor
     return blocks
-
-
-def _is_indexer(name: str) -> bool:
-    return name in BLOCK_BY_NAME and BLOCK_BY_NAME[name].where is Where.INDEXER
 
 
 class _Planner:

@@ -104,7 +104,7 @@ def check_structure(folder: Path, names: list[str], architecture: str, served: M
     """
     ggufs = [name for name in names if name.endswith(".gguf")]
     try:
-        facts = inspect_model(folder / ggufs[0], served.hf_folder, served.chat_template).gguf
+        facts = inspect_model(folder / ggufs[0], served).gguf
     except ModelError as error:
         raise StagingError(Reason.NOT_A_MODEL, str(error).rstrip(".")) from error
     assert facts is not None

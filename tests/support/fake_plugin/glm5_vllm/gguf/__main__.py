@@ -29,6 +29,7 @@ report = {
     "files": [{"path": str(path), "bytes": 4}],
     "architecture": "glm-dsa",
     "name": "stand-in",
+    "release": {"name": "no published GLM-5", "evidence": []},
     "tensors": 1,
     "bytes": 4,
     "context_length": 2048,

@@ -1,10 +1,8 @@
-"""What a GLM-5 config.json says that a GGUF does not carry, each with the reason. Data for huggingface/config.py."""
+"""What a GLM-5 config.json says that a GGUF does not carry, each with the reason. Data for config.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from glm5_vllm.gguf.model.indexshare import SHARED_FROM_CONTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +12,6 @@ class Flag:
     key: str
     value: str | int | float | bool
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A published model; a file belongs to the last release whose context it reaches."""
-
-    names: tuple[str, ...]
-    from_context: int
-    flags: tuple[Flag, ...]
 
 
 COMMON = (
@@ -51,18 +40,12 @@ COMMON = (
     Flag("use_cache", True, "inference"),
 )
 
-RELEASES = (
-    Release(("GLM-5", "GLM-5.1"), 0, ()),
-    Release(
-        ("GLM-5.2",),
-        SHARED_FROM_CONTEXT,
-        (
-            Flag(
-                "index_share_for_mtp_iteration",
-                True,
-                "config.json: the draft block reuses its first selection",
-            ),
-            Flag("moe_router_dtype", "float32", "config.json: the router's scores are computed in float32"),
-        ),
+# of GLM-5.2 and later
+LATER = (
+    Flag(
+        "index_share_for_mtp_iteration",
+        True,
+        "config.json: the draft block reuses its first selection",
     ),
+    Flag("moe_router_dtype", "float32", "config.json: the router's scores are computed in float32"),
 )
