@@ -101,7 +101,7 @@ class Observer:
     def _see_progress(self, sample: Sample) -> None:
         moved = False
         if sample.steps is not None:
-            moved = self.steps is not None and sample.steps != self.steps
+            moved = self.steps is not None and sample.steps.moved_since(self.steps)
             self.steps, self._steps_read_at = sample.steps, self.facts.now
         elif self.is_blind and sample.gate and self.gate:
             moved = sample.gate.sent > self.gate.sent

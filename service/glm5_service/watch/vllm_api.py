@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from glm5_service.api.policy import DRAIN_PATH, INTERNAL_HEADER, REQUESTS_PATH
 from glm5_service.contracts.gate_counts import GateCounts
+from glm5_service.watch.metrics_page import values_of
 
 # engine-side series that move only when the scheduler takes a step; request counts of the front end are left out,
 # because a client that gives up moves them although the engine hangs
@@ -38,6 +39,11 @@ class Steps:
         """One series' value, 0 if absent."""
         return dict(self.series).get(name, 0.0)
 
+    def moved_since(self, before: Steps) -> bool:
+        """Whether a series that both have differs; one that is NaN now and then is no step."""
+        then = dict(before.series)
+        return any(name in then and then[name] != value for name, value in self.series)
+
     @property
     def pending(self) -> int:
         """Requests that run or wait in the engine."""
@@ -63,12 +69,11 @@ class CanaryResult:
 
 
 def parse_steps(text: str) -> Steps | None:
-    """STEP_SERIES out of a metrics page; None where it has none of them, as with --disable-log-stats."""
-    sums: dict[str, float] = {}
-    for line in text.splitlines():
-        name = line.split("{", 1)[0].split(" ", 1)[0]
-        if name in STEP_SERIES:
-            sums[name] = sums.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
+    """STEP_SERIES out of a metrics page; None if it is unreadable or has none of them, as with --disable-log-stats."""
+    try:
+        sums = values_of(text, STEP_SERIES)
+    except ValueError:
+        return None
     return Steps(tuple(sorted(sums.items()))) if sums else None
 
 

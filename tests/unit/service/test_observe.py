@@ -66,11 +66,38 @@ def test_step_counters_are_summed_over_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["", "process_cpu_seconds_total 3.0\n", "# HELP vllm:num_requests_running\n"]
+    "page",
+    [
+        "",
+        "process_cpu_seconds_total 3.0\n",
+        "# HELP vllm:num_requests_running\n",
+        "vllm:num_requests_running three\n",
+    ],
 )
 def test_a_page_without_step_counters_cannot_be_read(page: str) -> None:
     """Where vLLM counts no steps, there are none to stand still."""
     assert parse_steps(page) is None
+
+
+def test_nan_is_no_request_and_no_step() -> None:
+    """A gauge that is NaN, steadily or now and then, neither counts as a request nor hides a hang."""
+    observer = _observer()
+    _look(observer, 1, page=_page(5) + "vllm:kv_cache_usage_perc NaN\n")
+    for now, usage in ((2, "NaN"), (3, "0.5"), (4, "NaN"), (5, "0.5")):
+        _look(observer, now, page=_page(5) + f"vllm:kv_cache_usage_perc {usage}\n")
+    nothing = parse_steps("vllm:num_requests_running NaN\nvllm:generation_tokens_total 5\n")
+
+    assert observer.facts.progress_at is None
+    assert nothing
+    assert nothing.pending == 0
+
+
+def test_a_timestamp_behind_a_value_is_not_the_value() -> None:
+    """The text format allows milliseconds since 1970 as a third word."""
+    steps = parse_steps('vllm:num_requests_running{engine="0"} 3 1764547200000\n')
+
+    assert steps
+    assert steps.pending == 3
 
 
 def test_moving_counters_are_progress_and_client_aborts_are_not() -> None:
