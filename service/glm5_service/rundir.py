@@ -33,6 +33,7 @@ class RunDir:
         self.token = path / "internal-token"
         self.attention = path / "attention"
         self.compiles = path / "compiles"
+        self.prometheus = path / "prometheus"
 
     def attestations(self) -> list[Attestation]:
         """What every rank attested, in the order of ranks."""

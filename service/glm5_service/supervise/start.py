@@ -7,7 +7,9 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Final
 
 from glm5_service.contracts.engine import EngineState, MemoryState, PhaseSpan
 from glm5_service.contracts.environment import HeldWeights
@@ -26,6 +28,8 @@ from glm5_service.supervise.supervisor import Launch, Supervisor
 from glm5_service.watch.backend import expected_backend
 
 log = logging.getLogger("glm5")
+# where prometheus_client's processes share their counters
+COUNTERS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def serve(settings: Settings) -> ExitCode:
@@ -111,6 +115,19 @@ def _settled(settings: Settings, weights: HeldWeights) -> Settings:
     return settings.model_copy(update={"engine": engine})
 
 
+def own_counters(run_dir: RunDir, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable of a folder of our own, where the environment names one for prometheus_client's processes.
+
+    In a folder that is not there vLLM ends, and it serves what an earlier process left as live counters.
+    """
+    if COUNTERS_VARIABLE not in environ:
+        return {}
+    run_dir.prometheus.mkdir(parents=True, exist_ok=True)
+    for left in run_dir.prometheus.iterdir():
+        left.unlink()
+    return {COUNTERS_VARIABLE: str(run_dir.prometheus)}
+
+
 def prepare(settings: Settings, cleared: Cleared, before: EngineState) -> Launch:
     """Return the command and the constant part of the state. Writes the token to the run directory."""
     token = secrets.token_urlsafe(32)
@@ -120,7 +137,10 @@ def prepare(settings: Settings, cleared: Cleared, before: EngineState) -> Launch
     _refuse_foreign_key(settings, os.environ)
     settings = _settled(settings, cleared.weights)
     command = engine_command(settings, cleared.model, cleared.profile, backend, token, folders)
-    write_text(RunDir(settings.run_dir).token, token, mode=0o600)
+    run_dir = RunDir(settings.run_dir)
+    own = own_counters(run_dir, os.environ)
+    command = replace(command, environment={**command.environment, **own})
+    write_text(run_dir.token, token, mode=0o600)
     identity = EngineState(
         phase="starting",
         since=datetime.now(UTC),

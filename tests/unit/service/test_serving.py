@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.support.glm5_command import PATIENCE_SECONDS
@@ -235,6 +236,20 @@ def test_unreadable_metrics_kill_nobody(start: Start) -> None:
     passed = serving.status()["canary"]["passed"]
     serving.until(lambda: serving.status()["canary"]["passed"] > passed + 2)
     assert [serving.probe(name)[0] for name in ("readyz", "livez")] == [200, 200]
+
+
+def test_the_engine_shares_counters_in_an_empty_folder_of_its_own(start: Start, tmp_path: Path) -> None:
+    """PROMETHEUS_MULTIPROC_DIR may name a folder that is not there, or one with an earlier process's counters."""
+    ours = tmp_path / "run" / "prometheus"
+    ours.mkdir(parents=True)
+    (ours / "gauge_livesum_7.db").write_text("left by an earlier start")
+
+    serving = start(PROMETHEUS_MULTIPROC_DIR=str(tmp_path / "nowhere"))
+    serving.until_ready()
+    told = psutil.Process(serving.status()["pid"]).environ()["PROMETHEUS_MULTIPROC_DIR"]
+
+    assert told == str(ours)
+    assert list(ours.iterdir()) == []
 
 
 def test_drain_lets_a_stream_finish(start: Start) -> None:
