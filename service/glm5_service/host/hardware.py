@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import resource
 import shutil
 from dataclasses import dataclass
@@ -26,6 +27,16 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Cpu:
+    """The processor as /proc/cpuinfo describes it, and the memory nodes that this process may use."""
+
+    machine: str
+    name: str
+    flags: frozenset[str]
+    memory_nodes: int
+
+
+@dataclass(frozen=True)
 class Host:
     """The host, or as much of it as this container may use."""
 
@@ -40,6 +51,7 @@ class Host:
     open_files: int
     locked_bytes: int
     nvml_error: str | None = None
+    cpu: Cpu | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,26 @@ def look() -> Host:
         available_bytes=_available_bytes(),
         open_files=_unlimited(open_files),
         locked_bytes=_unlimited(locked),
+        cpu=_cpu(),
     )
+
+
+def _cpu() -> Cpu:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return Cpu(
+        machine=platform.machine(),
+        name=known.get("model name", "unknown"),
+        flags=frozenset(known.get("flags", "").split()),
+        memory_nodes=_memory_nodes(Path("/proc/self/status").read_text()),
+    )
+
+
+def _memory_nodes(status: str) -> int:
+    """How many nodes the list `0-1,3` behind Mems_allowed_list names; one where the kernel has no nodes."""
+    listed = next((line for line in status.splitlines() if line.startswith("Mems_allowed_list:")), "")
+    parts = [part.partition("-") for part in listed.partition(":")[2].strip().split(",") if part]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in parts) or 1
 
 
 def _unlimited(limit: int) -> int:

