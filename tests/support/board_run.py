@@ -21,6 +21,7 @@ import httpx
 
 from glm5_service.rundir import write_text
 from tests.support.chart import ROOT
+from tests.support.cpus import NO_AMX, hiding
 from tests.support.glm5_command import PATIENCE_SECONDS, glm5, start_glm5
 from tests.support.load import Load
 from tests.support.prometheus import Daemon, Post, Prometheus, start_alertmanager, start_prometheus, until
@@ -178,6 +179,8 @@ def _start(pod: Pod) -> Serving:
         pod.folder / "models" / "current", pod.run_dir, *SETTINGS,
         ports=(pod.ports["engine"], pod.ports["health"]),
         PYTHONPATH=str(ROOT / "tests" / "support" / "fault_injection"),
+        # the other engine tests run on the processor as it is
+        **hiding(NO_AMX),
     )  # fmt: skip
 
 
