@@ -79,13 +79,15 @@ def refused(stager: Stager, server: FaultServer, **settings: Any) -> StagingErro
     return error
 
 
-@fault("connection reset in the middle of a body", then="continues at the byte it stopped")
+@fault("connection reset in the middle of a body", then="continues at the byte where it stopped")
 def test_reset_continues_at_the_byte(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """After a reset only the bytes that had not arrived are asked for."""
     continues(serve(), model, stager, Fault("reset", times=6, after=300_000))
 
 
-@fault("429 with Retry-After in seconds", then="all connections wait as long as asked, then go on")
+@fault(
+    "429 with Retry-After in seconds", then="all connections wait as long as the server asked, then continue"
+)
 def test_429_is_obeyed(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """The pause is the one the server asked for, not the backoff."""
     asking = Fault("status", status=429, headers={"Retry-After": "37"}, skip=2)
@@ -93,7 +95,8 @@ def test_429_is_obeyed(serve: Serve, model: SplitSet, stager: Stager) -> None:
 
 
 @fault(
-    "429 with only a RateLimit header", then="all connections wait until the quota is full again, then go on"
+    "429 with only a RateLimit header",
+    then="all connections wait until the quota is full again, then continue",
 )
 def test_429_with_a_quota_is_obeyed(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """The Hub says when its quota is full again and nothing else."""
@@ -101,14 +104,18 @@ def test_429_with_a_quota_is_obeyed(serve: Serve, model: SplitSet, stager: Stage
     waits(serve(), model, stager, asking, 37)
 
 
-@fault("503 with Retry-After as a date", then="waits until that date by the server's own clock, then goes on")
+@fault(
+    "503 with Retry-After as a date", then="waits until that date by the server's own clock, then continues"
+)
 def test_503_date_counts_from_the_servers_clock(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A Retry-After date is read against the Date of the same answer, so a wrong clock here does not matter."""
     dates = {"Retry-After": "Thu, 01 Jan 1970 00:00:41 GMT", "Date": "Thu, 01 Jan 1970 00:00:00 GMT"}
     waits(serve(), model, stager, Fault("status", status=503, headers=dates), 41)
 
 
-@fault("429 without end", then="gives up after the retries, keeps what came", ends=Reason.THROTTLED)
+@fault(
+    "429 that never ends", then="gives up after the retries and keeps the bytes it has", ends=Reason.THROTTLED
+)
 def test_429_without_end(serve: Serve, stager: Stager) -> StagingError:
     """Throttling that never ends is named as such."""
     server = serve()
@@ -116,7 +123,7 @@ def test_429_without_end(serve: Serve, stager: Stager) -> StagingError:
     return refused(stager, server)
 
 
-@fault("416 for a range of the listed size", then="lists the source again and goes on")
+@fault("416 for a range of the listed size", then="lists the source again and continues")
 def test_416_lists_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A range that the server cannot satisfy means that the listing is old."""
     server = serve()
@@ -126,13 +133,13 @@ def test_416_lists_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
     assert "source changed" in stager.log.getvalue()
 
 
-@fault("body cut short", then="continues at the byte it stopped")
+@fault("body cut short", then="continues at the byte where it stopped")
 def test_truncated_body_continues(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A body that ends early counts for the bytes it brought."""
     continues(serve(), model, stager, Fault("truncate", times=5, after=200_000))
 
 
-@fault("range answered in part", then="continues at the byte the answer ended")
+@fault("answer with part of a range", then="continues at the byte where the answer ended")
 def test_short_range_continues(
     serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +162,7 @@ def test_short_range_continues(
 
 
 @pytest.mark.parametrize("kind", ["SHA256SUMS", "Hub API"])
-@fault("list of files cut short", then="asks for it again")
+@fault("list of files cut short", then="asks for the list again")
 def test_list_cut_short(serve: Serve, model: SplitSet, stager: Stager, kind: str) -> None:
     """Half a list is no list, and no end."""
     if kind == "SHA256SUMS":
@@ -190,7 +197,7 @@ def test_wrong_length_without_end(serve: Serve, stager: Stager) -> StagingError:
 
 
 @fault(
-    "slow drip, a byte now and then",
+    "body that arrives a byte now and then",
     then="drops the connection after stall_seconds and continues on a new one",
 )
 def test_drip_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
@@ -203,7 +210,10 @@ def test_drip_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
     assert re.search(r"\.gguf at byte \d+: \d+ bytes in \d+ s, attempt", stager.log.getvalue())
 
 
-@fault("head of an answer that drips", then="drops the connection after stall_seconds and asks again")
+@fault(
+    "response head that arrives a byte now and then",
+    then="drops the connection after stall_seconds and asks again",
+)
 def test_a_head_that_drips_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Header lines are no progress, however many come."""
     server = serve()
@@ -213,13 +223,20 @@ def test_a_head_that_drips_is_a_stall(serve: Serve, model: SplitSet, stager: Sta
     assert "silence" in stager.log.getvalue()
 
 
-@fault("silence after some bytes", then="drops the connection after stall_seconds and continues at the byte")
+@fault(
+    "silence after some bytes",
+    then="drops the connection after stall_seconds and continues at the byte where it stopped",
+)
 def test_silence_is_a_stall(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A silent connection is replaced and what it brought is kept."""
     continues(serve(), model, stager, Fault("silence", times=2, after=100_000), **STALLS)
 
 
-@fault("silence without end", then="gives up after the retries, keeps what came", ends=Reason.STALLED)
+@fault(
+    "silence that never ends",
+    then="gives up after the retries and keeps the bytes it has",
+    ends=Reason.STALLED,
+)
 def test_silence_without_end(serve: Serve, stager: Stager) -> StagingError:
     """A download that hangs ends with a reason instead of hanging."""
     server = serve()
@@ -227,7 +244,7 @@ def test_silence_without_end(serve: Serve, stager: Stager) -> StagingError:
     return refused(stager, server, stall_seconds=1, retries=1)
 
 
-@fault("nobody listens", then="gives up after the retries", ends=Reason.UNREACHABLE)
+@fault("no server listens", then="gives up after the retries", ends=Reason.UNREACHABLE)
 def test_unreachable(serve: Serve, stager: Stager) -> StagingError:
     """A host that cannot be reached is named."""
     server = serve()
@@ -235,7 +252,7 @@ def test_unreachable(serve: Serve, stager: Stager) -> StagingError:
     return refused(stager, server, retries=2)
 
 
-@fault("nobody listens where S3 should be", then="gives up after the retries", ends=Reason.UNREACHABLE)
+@fault("no server listens at the S3 address", then="gives up after the retries", ends=Reason.UNREACHABLE)
 def test_unreachable_s3(serve: Serve, stager: Stager, monkeypatch: pytest.MonkeyPatch) -> StagingError:
     """The S3 client's own errors of the way are tried again like those of any other source."""
     for name, value in KEYS.items():
@@ -247,7 +264,7 @@ def test_unreachable_s3(serve: Serve, stager: Stager, monkeypatch: pytest.Monkey
     return error
 
 
-@fault("bytes flipped in flight", then="fetches that file again, no other")
+@fault("bytes flipped in flight", then="fetches only that file again")
 def test_flipped_in_flight(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A digest that does not match costs one file."""
     server, spoilt = serve(), model.paths[2]
@@ -258,7 +275,7 @@ def test_flipped_in_flight(serve: Serve, model: SplitSet, stager: Stager) -> Non
     assert f"{spoilt.name} starts at byte 0" in stager.log.getvalue()
 
 
-@fault("bytes flipped in flight each time", then="gives up at the second time", ends=Reason.CORRUPT)
+@fault("bytes flipped in flight each time", then="gives up after the second time", ends=Reason.CORRUPT)
 def test_flipped_each_time(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
     """A source or proxy that always spoils the file cannot be staged from."""
     server = serve()
@@ -266,7 +283,10 @@ def test_flipped_each_time(serve: Serve, model: SplitSet, stager: Stager) -> Sta
     return refused(stager, server)
 
 
-@fault("server without ranges", then="one connection a file; after an interruption that file starts again")
+@fault(
+    "server that does not support ranges",
+    then="uses one connection for each file; an interrupted file starts again",
+)
 def test_no_ranges(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Without ranges staging still works, a broken file from byte 0."""
     server = serve(ranges=False)
@@ -275,7 +295,7 @@ def test_no_ranges(serve: Serve, model: SplitSet, stager: Stager) -> None:
     published(stager, model)
 
 
-@fault("whole file, once, in answer to a range", then="does not use the answer and asks again")
+@fault("one answer with the whole file instead of a range", then="does not use the answer and asks again")
 def test_one_whole_file_is_no_restart(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A server that served ranges is believed to have them: nothing that came is thrown away for one odd answer."""
     server = serve()
@@ -286,7 +306,7 @@ def test_one_whole_file_is_no_restart(serve: Serve, model: SplitSet, stager: Sta
     assert "starts at byte 0" not in stager.log.getvalue()
 
 
-@fault("ranges that are no longer served", then="after four answers in a row takes the whole file")
+@fault("ranges that are no longer served", then="fetches the whole file after four such answers in a row")
 def test_ranges_end(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A server that keeps ignoring ranges is taken at its word."""
     server = serve()
@@ -298,7 +318,7 @@ def test_ranges_end(serve: Serve, model: SplitSet, stager: Stager) -> None:
     )
 
 
-@fault("ETag marked as weak on the way", then="takes the file for the one that was listed")
+@fault("ETag that a proxy marks as weak", then="treats it as the file that was listed")
 def test_weak_etag(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A proxy that weakens ETags changes no file."""
     server = serve()
@@ -308,7 +328,7 @@ def test_weak_etag(serve: Serve, model: SplitSet, stager: Stager) -> None:
     assert "source changed" not in stager.log.getvalue()
 
 
-@fault("wall clock jumps a day back and forth", then="nothing: only monotonic time is used")
+@fault("wall clock jumps a day back and forth", then="is not affected, because it uses only monotonic time")
 def test_clock_jump(serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time-outs, retries and leases do not look at the wall clock."""
     server, real, calls = serve(), time.time, iter(range(1 << 30))

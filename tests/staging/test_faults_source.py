@@ -48,7 +48,7 @@ def replaced(model: SplitSet, path: Path) -> Callable[[], None]:
 
 @fault(
     "file changed at the source while it is fetched",
-    then="lists again; that file starts at byte 0, and says so",
+    then="lists again, restarts that file at byte 0, and says so",
 )
 def test_changed_file_starts_again(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """If-Range and ETag keep two versions of a file from being mixed."""
@@ -68,7 +68,7 @@ def test_changes_without_end(serve: Serve, model: SplitSet, stager: Stager) -> S
     return refused(stager, server)
 
 
-@fault("file changed between two runs", then="keeps the other files' bytes; that file starts at byte 0")
+@fault("file changed between two runs", then="keeps the other files' bytes and restarts that file at byte 0")
 def test_changed_between_runs(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A partial file is continued only if it is of the version that is listed now."""
     server, changed, last = serve(), model.paths[1], model.paths[4]
@@ -112,14 +112,14 @@ def test_redirect_to_plain_http(serve: Serve, tmp_path: Path, stager: Stager) ->
     return stager.fails(f"{secure.url}/", http={"ca_file": authority})
 
 
-@fault("certificate that nobody vouches for", then="ends at once", ends=Reason.UNTRUSTED)
+@fault("certificate of an unknown authority", then="ends at once", ends=Reason.UNTRUSTED)
 def test_untrusted_certificate(serve: Serve, tmp_path: Path, stager: Stager) -> StagingError:
     """A certificate is checked before anything is sent."""
     context, _ = own_certificate(tmp_path)
     return stager.fails(f"{serve(tls=context).url}/")
 
 
-@fault("certificate of an S3 that nobody vouches for", then="ends at once", ends=Reason.UNTRUSTED)
+@fault("S3 certificate of an unknown authority", then="ends at once", ends=Reason.UNTRUSTED)
 def test_untrusted_s3(
     serve: Serve, tmp_path: Path, stager: Stager, monkeypatch: pytest.MonkeyPatch
 ) -> StagingError:
@@ -131,8 +131,8 @@ def test_untrusted_s3(
 
 
 @fault(
-    "token expired while fetching, file with the next one mounted",
-    then="reads the token file again and goes on",
+    "token expired while fetching; the mounted file has a new one",
+    then="reads the token file again and continues",
 )
 def test_rotated_token(serve: Serve, model: SplitSet, stager: Stager, tmp_path: Path) -> None:
     """A refused token is read anew before giving up."""
@@ -154,8 +154,8 @@ def test_rotated_token(serve: Serve, model: SplitSet, stager: Stager, tmp_path: 
 
 @pytest.mark.parametrize(("request_kind", "skip"), [("list", 0), ("head", 2), (".gguf", 3)])
 @fault(
-    "S3 session token expired while listing or fetching, file with the next keys mounted",
-    then="reads the credentials file again and goes on",
+    "S3 session token expired while listing or fetching; the mounted file has new keys",
+    then="reads the credentials file again and continues",
 )
 def test_expired_s3_token(
     model: SplitSet,
@@ -203,7 +203,10 @@ def test_s3_token_stays_expired(
         return stager.fails(f"s3://{BUCKET}/", s3={"endpoint": server.url})
 
 
-@fault("S3 credentials out of reach for a moment", then="asks for them again; a published model needs none")
+@fault(
+    "S3 credentials that cannot be fetched for a moment",
+    then="asks for them again; a published model needs no credentials",
+)
 def test_s3_credentials_out_of_reach(
     serve: Serve, model: SplitSet, stager: Stager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,8 +296,8 @@ def test_missing_split(serve: Serve, model: SplitSet, stager: Stager) -> Staging
 
 
 @fault(
-    "split of another model under the right name",
-    then="fetches, looks at the headers",
+    "split of another model with the right name",
+    then="fetches it, then finds the mismatch in the headers",
     ends=Reason.NOT_A_MODEL,
 )
 def test_foreign_split(serve: Serve, model: SplitSet, stager: Stager, tmp_path: Path) -> StagingError:

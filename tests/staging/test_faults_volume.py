@@ -61,7 +61,7 @@ def test_no_room(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
 
 @fault(
     "disk full at a random byte",
-    then="ends; with room again it continues at the byte",
+    then="ends; when there is space again, the next run continues at the byte where it stopped",
     ends=Reason.OUT_OF_SPACE,
 )
 def test_disk_fills_up(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
@@ -106,7 +106,7 @@ def test_a_working_folder_that_is_a_link(serve: Serve, stager: Stager, tmp_path:
     return error
 
 
-@fault("journal with a range beyond the end of its file", then="fetches that file again, no other")
+@fault("journal with a range beyond the end of its file", then="fetches only that file again")
 def test_a_journal_beyond_its_file(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A damaged journal costs its file and no more."""
     server = serve()
@@ -133,7 +133,7 @@ def test_read_only(serve: Serve, model: SplitSet, stager: Stager) -> StagingErro
     return error
 
 
-@fault("read-only volume with the model on it", then="finds it published, writes nothing")
+@fault("read-only volume with the model on it", then="finds the model published and writes nothing")
 def test_read_only_with_model(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Starting a pod from a read-only volume needs neither lock nor source."""
     server, volume = serve(), stager.target.parent
@@ -169,7 +169,7 @@ def test_flipped_on_disk(serve: Serve, model: SplitSet, stager: Stager) -> None:
 
 @fault(
     "bytes flipped on disk in a file that two revisions share",
-    then="`--verify` fetches that file again; neither revision is published as it is any more",
+    then="`--verify` fetches that file again; no damaged revision stays published",
 )
 def test_flipped_in_a_shared_file(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """The verdict is about the file, whatever names it has, and outlives the run."""
@@ -188,7 +188,10 @@ def test_flipped_in_a_shared_file(serve: Serve, model: SplitSet, stager: Stager)
     published(stager, model)
 
 
-@fault("file on disk changed (mtime differs)", then="hashes it at the next run; damaged, it is fetched again")
+@fault(
+    "file on disk changed (mtime differs)",
+    then="hashes it at the next run, and fetches it again if it is damaged",
+)
 def test_touched_on_disk(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Earlier verification is trusted only while size, mtime and inode match."""
     server = serve()
@@ -215,7 +218,7 @@ def test_touched_but_sound(serve: Serve, model: SplitSet, stager: Stager) -> Non
 
 @fault(
     "journal of a partial file that cannot be read for a moment",
-    then="ends and drops nothing; the next run continues at the byte",
+    then="ends and keeps everything; the next run continues at the byte where it stopped",
     ends=Reason.VOLUME_FAULT,
 )
 def test_journal_out_of_reach(
@@ -247,7 +250,7 @@ def test_journal_out_of_reach(
 
 @fault(
     "bytes of a partial file that cannot be read back for a moment",
-    then="ends and drops nothing; the next run continues at the byte",
+    then="ends and keeps everything; the next run continues at the byte where it stopped",
     ends=Reason.VOLUME_FAULT,
 )
 def test_read_back_fails(
@@ -330,7 +333,7 @@ def test_revision_cannot_be_removed(serve: Serve, model: SplitSet, stager: Stage
     assert not list((stager.target / ".staging").glob("trash.*"))
 
 
-@fault("two stagers on one volume", then="one works, the other waits and finds the model published")
+@fault("two stagers on one volume", then="one stages; the other waits and finds the model published")
 def test_two_stagers(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """Two stagers fetch the model once, without any help from flock."""
     server, hold = serve(), Hold()
@@ -346,7 +349,7 @@ def test_two_stagers(serve: Serve, model: SplitSet, stager: Stager) -> None:
 
 @fault(
     "two stagers, the second is told not to wait",
-    then="the second ends, the first goes on",
+    then="the second ends; the first continues",
     ends=Reason.LOCKED,
 )
 def test_second_does_not_wait(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
@@ -362,7 +365,10 @@ def test_second_does_not_wait(serve: Serve, model: SplitSet, stager: Stager) -> 
     return error
 
 
-@fault("stager killed while another waits", then="the other takes over and continues at the byte")
+@fault(
+    "stager killed while another waits",
+    then="the other takes over and continues at the byte where the first stopped",
+)
 def test_takes_over_the_dead(serve: Serve, model: SplitSet, stager: Stager) -> None:
     """A dead holder's lock is taken at once on the same machine, and its partial files are used."""
     server, hold, waits = serve(), Hold(), threading.Event()
@@ -383,7 +389,7 @@ def test_takes_over_the_dead(serve: Serve, model: SplitSet, stager: Stager) -> N
 
 @fault(
     "SIGTERM",
-    then="puts on disk what came and ends; the next run, on any node, continues at the byte",
+    then="writes what it has to disk and ends; the next run, on any node, continues at the byte where it stopped",
     ends=Reason.INTERRUPTED,
 )
 def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
@@ -411,7 +417,7 @@ def test_sigterm(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:
 
 @fault(
     "SIGTERM while no connection brings an answer",
-    then="ends within the pod's 30 s; the next run continues at the byte",
+    then="ends within the pod's 30 s; the next run continues at the byte where it stopped",
     ends=Reason.INTERRUPTED,
 )
 def test_sigterm_in_silence(serve: Serve, model: SplitSet, stager: Stager) -> StagingError:

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.staging
 
 @fault(
     "50 SIGKILLs at random moments",
-    then="each next run continues; 1.05 times the bytes and a part a worker and kill",
+    then="each next run continues; at most 1.05 times the bytes, plus one part for each worker and kill",
 )
 def test_fifty_kills(model: SplitSet, tmp_path: Path) -> None:
-    """Over 50 SIGKILLs the result is whole each time, at 1.05 times the bytes and a part a worker and kill at most."""
+    """Over 50 SIGKILLs each result is whole and costs at most 1.05 times the bytes, plus a part per worker and kill."""
     report = stage_with_kills(model, tmp_path, kills=50, connections=2, seconds_a_set=5, part_bytes=1 << 20)
     assert report.kills == 50
     assert report.runs_to_the_end >= 1

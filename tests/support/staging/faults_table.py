@@ -21,16 +21,16 @@ MODULES = tuple(
 DOCUMENT = Path(__file__).parents[3] / "service/docs/staging-faults.md"
 HEAD = """# Faults and what staging does about them
 
-Each row is a test. It injects the fault into a real server or filesystem and asserts the last column. No test published
-an unverified file. `make staging-docs` writes this page.
+Each row is a test. The test injects the fault into a real server or file system and asserts the last column. No test
+published an unverified file. `make staging-docs` writes this page from the tests.
 
-| Fault | What staging does | Ends |
+| Fault | What staging does | Result |
 |---|---|---|
 """
 REASONS_HEAD = """
 ## Reasons
 
-The reason is in `staging.json` and in the termination message. Its sentence is on stderr.
+`staging.json` and the termination message name the reason. stderr has a sentence with the remedy.
 
 | Reason | Exit code | Remedy |
 |---|---|---|

@@ -30,7 +30,7 @@ class KillReport:
 
     @property
     def allowed_bytes(self) -> float:
-        """1.05 times the sets, and a part a worker for each kill."""
+        """1.05 times the sets, plus one part for each worker and kill."""
         return 1.05 * self.set_bytes * self.runs_to_the_end + self.kills * self.connections * self.part_bytes
 
     def to_dict(self) -> dict[str, object]:
