@@ -126,7 +126,8 @@ class GatePolicy:
     upload_seconds: float = 120
     max_bodies_bytes: int = 512 * 1024 * 1024
     small_body_bytes: int = 64 * 1024
-    drain_bytes: int = 16 * 1024 * 1024
+    # a body of the largest size and what may follow it
+    drain_bytes: int = 32 * 1024 * 1024
     drain_seconds: float = 5
     body: BodyLimits = field(default_factory=BodyLimits)
     schema: SchemaLimits = field(default_factory=SchemaLimits)
