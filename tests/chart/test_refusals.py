@@ -53,7 +53,7 @@ CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
             "settings": {"staging": {"aside": True}},
             "model": {"volume": {"type": "existingClaim", "existingClaim": "model-glm5-0"}},
         },
-        "podMonitor.enabled is true while settings.staging.aside is",
+        "podMonitor.enabled is true while settings.staging.aside is true",
     ),
     "page cache beyond memory": (
         "rtx-pro-6000",
@@ -93,7 +93,7 @@ CROSS_FIELD: dict[str, tuple[str, dict[str, Any], str]] = {
     "a backend that attests nothing": (
         "h200",
         {"settings": {"engine": {"attention_backend": "FLASHMLA_SPARSE"}}},
-        "attention_backend asks for FLASHMLA_SPARSE, which attests nothing; expected none",
+        "attention_backend asks for FLASHMLA_SPARSE, which writes no attestation; expected none",
     ),
     "small shm": ("rtx-pro-6000", {"engine": {"shmSize": "64Mi"}}, "expected at least 17Gi"),
     "cache beyond memory": (

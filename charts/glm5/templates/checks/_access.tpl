@@ -57,7 +57,7 @@
 {{- $peers = append $peers (dict "ipBlock" (dict "cidr" "10.0.0.0/8")) -}}
 {{- end -}}
 {{- if and $doors .Values.networkPolicy.enabled (not .Values.networkPolicy.apiFrom) }}
-- problem: "networkPolicy.apiFrom is empty with {{ join " and " $doors }}, so only pods of this namespace reach the API; expected the peers that requests come from: the namespace of the controller's or gateway's pods, or the addresses that a load balancer or node port sends from. Your list replaces the default, podSelector: {}."
+- problem: "networkPolicy.apiFrom is empty with {{ join " and " $doors }}, so only pods of this namespace reach the API; expected the peers that send requests. Name the namespace of the controller's or gateway's pods, or the addresses that a load balancer or node port sends from. Your list replaces the default, podSelector: {}."
   paste: {{ toYaml (dict "networkPolicy" (dict "apiFrom" $peers)) | print $comment | toJson }}
 {{- end }}
 {{- end -}}

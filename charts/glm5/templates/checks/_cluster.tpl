@@ -4,7 +4,7 @@
   paste: "gpu:\n  dra:\n    enabled: false"
 {{- end }}
 {{- if and (eq .Values.model.volume.type "claim") (not .Values.model.volume.keep) (not (include "glm5.hasClaimRetention" .)) }}
-- problem: "model.volume.keep is false on Kubernetes {{ .Capabilities.KubeVersion.Version }}; expected 1.27 or newer for claims to go with the release. Delete the claim by hand instead."
+- problem: "model.volume.keep is false on Kubernetes {{ .Capabilities.KubeVersion.Version }}; expected 1.27 or newer, which can delete claims with the release. Keep the claim and delete it by hand."
   paste: "model:\n  volume:\n    keep: true"
 {{- end }}
 {{- $name := include "glm5.fullname" . -}}
@@ -12,7 +12,7 @@
 {{- if and $there (eq .Values.model.volume.type "claim") }}
 {{- range $there.spec.volumeClaimTemplates }}
 {{- if not (include "glm5.sameSize" (list .spec.resources.requests.storage $.Values.model.volume.size)) }}
-- problem: "model.volume.size is {{ $.Values.model.volume.size }} while the claims have {{ .spec.resources.requests.storage }}; a StatefulSet cannot change it. Enlarge each claim with `kubectl -n {{ $.Release.Namespace }} patch pvc model-{{ $name }}-0 -p '{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"{{ $.Values.model.volume.size }}\"}}}}'`, then `kubectl -n {{ $.Release.Namespace }} delete statefulset {{ $name }} --cascade=orphan` and upgrade again; the pod goes on serving."
+- problem: "model.volume.size is {{ $.Values.model.volume.size }} while the claims have {{ .spec.resources.requests.storage }}; expected the same size, because a StatefulSet cannot change it. Enlarge each claim with `kubectl -n {{ $.Release.Namespace }} patch pvc model-{{ $name }}-0 -p '{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"{{ $.Values.model.volume.size }}\"}}}}'`. Then run `kubectl -n {{ $.Release.Namespace }} delete statefulset {{ $name }} --cascade=orphan` and upgrade again. The pod goes on serving."
   paste: "model:\n  volume:\n    size: {{ .spec.resources.requests.storage }}"
 {{- end }}
 {{- end }}
@@ -24,7 +24,7 @@
 {{- if or $isOurs (has $secret (list (include "glm5.ownKeySecret" $) (include "glm5.ownSourceSecret" $))) }}
 {{- $cure := dict }}
 {{- include "glm5.put" (list $cure $path (printf "my-%s" $secret)) }}
-{{- include "glm5.problem" (list (printf "%s is %s, a Secret that belongs to this release and that Helm deletes when its value goes; expected a Secret of your own. Copy it first: kubectl -n %s create secret generic my-%s --from-literal=KEY=VALUE." $path $secret $.Release.Namespace $secret) $cure) }}
+{{- include "glm5.problem" (list (printf "%s is %s, a Secret that belongs to this release; expected a Secret of your own. Helm deletes the release's Secret when its value goes. Copy it first: kubectl -n %s create secret generic my-%s --from-literal=KEY=VALUE." $path $secret $.Release.Namespace $secret) $cure) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -24,17 +24,17 @@
   paste: "model:\n  volume:\n    type: existingClaim\n    existingClaim: models"
 {{- end }}
 {{- if and $isJob (eq (include "glm5.setting" (list . "staging.refresh")) "true") }}
-- problem: "settings.staging.refresh is true while staging.mode is job. Pods of a Job's release start as soon as a model from model.source is there, and that may be the old one; expected false. Name the newer revision in model.source instead, such as hf://org/repo@revision/folder."
+- problem: "settings.staging.refresh is true while staging.mode is job; expected false. The pods start as soon as a model from model.source is there, and that may be the old one. Name the newer revision in model.source instead, such as hf://org/repo@revision/folder."
   paste: "settings:\n  staging:\n    refresh: false"
 {{- end }}
 {{- if and .Values.staging.enabled $isAside (not (and $isJob (eq (include "glm5.replicasOr1" .) "0"))) }}
-- problem: "settings.staging.aside is true for a release that serves. Its pods would wait for a model that nothing makes current; expected false, or staging.mode job with replicas 0."
+- problem: "settings.staging.aside is true for a release that serves; expected false, or staging.mode job with replicas 0. The pods would wait for a model that never becomes current."
   paste: "settings:\n  staging:\n    aside: false"
 {{- end }}
 {{- if and .Values.staging.enabled $isAside }}
 {{- range $key := list "autoscaling" "dashboards" "httpRoute" "inferencePool" "ingress" "keda" "podDisruptionBudget" "podMonitor" "prometheusRule" "router" "serviceMonitor" }}
 {{- if (index $.Values $key).enabled }}
-- problem: "{{ $key }}.enabled is true while settings.staging.aside is. This release only stages, and {{ $key }} belongs to the one that serves; expected false."
+- problem: "{{ $key }}.enabled is true while settings.staging.aside is true; expected false. This release only stages. {{ $key }} belongs to the release that serves."
   paste: "{{ $key }}:\n  enabled: false"
 {{- end }}
 {{- end }}

@@ -5,7 +5,7 @@
   paste: "router:\n  enabled: false"
 {{- end }}
 {{- if and $v.router.enabled (or $v.autoscaling.enabled $v.keda.enabled) }}
-- problem: "router and autoscaling are both enabled; expected one of them. The router learns its replicas when it starts, so it would not see new ones. Use service.sessionAffinity or inferencePool with autoscaling."
+- problem: "router and autoscaling are both enabled; expected one of them. The router reads the list of replicas only when it starts, so it would not see new ones. Use service.sessionAffinity or inferencePool with autoscaling."
   paste: "router:\n  enabled: false\nservice:\n  sessionAffinity: true"
 {{- end }}
 {{- if and $v.autoscaling.enabled $v.keda.enabled }}

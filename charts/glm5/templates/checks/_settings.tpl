@@ -14,7 +14,7 @@
 {{- end }}
 {{- end }}
 {{- if kindIs "string" (dig "engine" "extra_args" list .Values.settings) }}
-{{- include "glm5.problem" (list "settings.engine.extra_args is text; expected a list, each argument an item." (dict "settings" (dict "engine" (dict "extra_args" list)))) }}
+{{- include "glm5.problem" (list "settings.engine.extra_args is text; expected a list with one item for each argument." (dict "settings" (dict "engine" (dict "extra_args" list)))) }}
 {{- end }}
 {{- end -}}
 
@@ -25,7 +25,7 @@
 {{- $signed := "(?i)[?&](x-amz-[a-z-]*(signature|token)|signature|sig|token|access_token|api_?key|password|secret)=" -}}
 {{- $inProxy := regexMatch $user (dig "staging" "http" "proxy" "" (include "glm5.givenSettings" . | fromYaml)) -}}
 {{- if $inProxy }}
-{{- include "glm5.problem" (list "settings.staging.http.proxy holds a user or password, and settings go into a ConfigMap; expected the whole address in a Secret, under the key proxy, and its name in staging.proxySecret." (dict "settings" (dict "staging" (dict "http" (dict "proxy" nil))) "staging" (dict "proxySecret" "model-proxy"))) }}
+{{- include "glm5.problem" (list "settings.staging.http.proxy holds a user or password, and settings go into a ConfigMap; expected none. Put the whole address into a Secret under the key proxy, and name the Secret in staging.proxySecret." (dict "settings" (dict "staging" (dict "http" (dict "proxy" nil))) "staging" (dict "proxySecret" "model-proxy"))) }}
 {{- end }}
 {{- range $path, $text := $texts }}
 {{- if and (or (regexMatch $user ($text | replace "\\u0026" "&")) (regexMatch $signed ($text | replace "\\u0026" "&"))) (not (and $inProxy (eq $path "settings"))) }}
@@ -53,8 +53,8 @@ of a JSON value, `--no-` of a switch, and flag and value in one item.
 {{- $flag = index $tables.aliases $flag | default $flag }}
 {{- if and (not (hasKey $own $flag)) (hasKey $own (replace "--no-" "--" $flag)) }}{{ $flag = replace "--no-" "--" $flag }}{{ end }}
 {{- if hasKey $own $flag }}
-{{- $use := index $own $flag | default "nothing: the chart sets it itself" }}
-{{- include "glm5.problem" (list (printf "settings.engine.extra_args has %s; expected the value %s, from which other parts of the release follow." $flag $use) $cure) }}
+{{- $use := index $own $flag | default "that the chart sets itself" }}
+{{- include "glm5.problem" (list (printf "settings.engine.extra_args has %s; expected the value %s. Other parts of the release depend on it." $flag $use) $cure) }}
 {{- else if regexMatch "^[^=\\s]+\\s" . }}
 {{- include "glm5.problem" (list (printf "settings.engine.extra_args has %s and its value in one item; expected two items, or %s=VALUE." $flag $flag) $cure) }}
 {{- end }}

@@ -1,6 +1,6 @@
 {{- define "glm5.checks.images" -}}
 {{- if not .Values.images.registry }}
-- problem: "images.registry is empty; expected the registry that your images were pushed to, by `REGISTRY=... PUSH=1 docker/build service engine-cuda`."
+- problem: "images.registry is empty; expected the registry with your images. Push them with `REGISTRY=... PUSH=1 docker/build service engine-cuda`."
   paste: "images:\n  registry: registry.example.com/llm"
 {{- end }}
 {{- end -}}
@@ -9,7 +9,7 @@
 {{- $name := include "glm5.fullname" . -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
 {{- $cure := printf "glm5-%s" (regexReplaceAll "[^a-z0-9]+" (lower .Release.Name) "-") | trunc 50 | trimAll "-" }}
-{{- $said := printf "the objects of release %s would be named %s, which no Service can bear; expected lower-case letters, digits and dashes, beginning with a letter. Set fullnameOverride." (toJson .Release.Name) (toJson $name) }}
+{{- $said := printf "the objects of release %s would be named %s, which is no valid name of a Service; expected lower-case letters, digits and dashes, beginning with a letter. Set fullnameOverride." (toJson .Release.Name) (toJson $name) }}
 {{- include "glm5.problem" (list $said (dict "fullnameOverride" $cure)) }}
 {{- end }}
 {{- end -}}
@@ -62,7 +62,7 @@
 {{- if has .name (list "HOME" "XDG_CACHE_HOME") }}
 {{- include "glm5.problem" (list (printf "engine.extraEnv sets %s, which the chart sets itself; expected another name." .name) $cure) }}
 {{- else if and (hasPrefix "GLM5_" .name) (ne .name "GLM5_TRACEBACK") }}
-{{- include "glm5.problem" (list (printf "engine.extraEnv sets %s, a setting of the service; expected it under settings, or the value of the chart that sets it." .name) $cure) }}
+{{- include "glm5.problem" (list (printf "engine.extraEnv sets %s, a setting of the service; expected it under settings, or in the chart's value for it." .name) $cure) }}
 {{- else if eq .name "VLLM_API_KEY" }}
 {{- include "glm5.problem" (list "engine.extraEnv sets VLLM_API_KEY; expected the key under api.key.existingSecret." $cure) }}
 {{- end }}
@@ -75,7 +75,7 @@
 {{- include "glm5.problem" (list (printf "engine.extraEnv sets %s to %s without quotes; expected text. Kubernetes accepts nothing else." .name (toJson .value)) (dict "engine" (dict "extraEnv" (list $fixed)))) }}
 {{- end }}
 {{- if and .value (regexMatch "(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$" (upper .name)) }}
-{{- include "glm5.problem" (list (printf "engine.extraEnv sets %s in clear text, which anyone who may read pods sees; expected valueFrom.secretKeyRef." .name) $cure) }}
+{{- include "glm5.problem" (list (printf "engine.extraEnv sets %s in clear text; expected valueFrom.secretKeyRef. Anyone who may read pods sees clear text." .name) $cure) }}
 {{- end }}
 {{- end }}
 {{- end -}}
