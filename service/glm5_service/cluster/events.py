@@ -1,7 +1,7 @@
 """Reports phase changes of engine and staging as Kubernetes Events. Runs in the pod, beside the engine.
 
-Reads the run directory only. A cluster that refuses an Event is logged and does not matter; one that does not answer is
-told again, in order.
+Reads only the run directory. If the API server refuses an Event, this is logged and the Event is dropped. If the API
+server does not answer, the Event is sent again. Events keep their order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from glm5_service.errors import SettingsError
 from glm5_service.rundir import RunDir, read
 
 POLL_SECONDS = 2.0
-# of a long outage the last ones matter
+# after a long outage only the latest Events matter
 UNTOLD_KEPT = 100
 TOO_MANY_REQUESTS = 429
 FAULTS = frozenset({"failed", "stalled"})
@@ -38,7 +38,7 @@ log = logging.getLogger("glm5.events")
 
 @dataclass(frozen=True)
 class Change:
-    """One thing worth an Event."""
+    """A change of phase to report as an Event."""
 
     reason: str
     message: str
@@ -46,14 +46,14 @@ class Change:
 
 
 class Watcher:
-    """Compares what the run directory says with what it said before."""
+    """Compares the run directory with its state at the last look."""
 
     def __init__(self, run_dir: Path) -> None:
         self._files = RunDir(run_dir)
         self._seen: dict[str, object] = {}
 
     def changes(self) -> Iterator[Change]:
-        """What changed since the last call."""
+        """Yield each change since the last call."""
         for part, phase, sentence in self._found():
             if phase == self._seen.get(part):
                 continue
@@ -61,7 +61,7 @@ class Watcher:
             yield Change(f"{part}{phase.capitalize()}", sentence, phase in FAULTS)
 
     def _found(self) -> Iterator[tuple[str, str, str]]:
-        """Part of the pod, its phase, and what it says of it."""
+        """Yield each part of the pod with its phase and a sentence."""
         if staging := read(self._files.staging, StagingState):
             yield "Staging", staging.phase, _staging_sentence(staging)
         if engine := read(self._files.engine, EngineState):
@@ -69,7 +69,7 @@ class Watcher:
 
 
 class Teller:
-    """Queue of Events for the API server, oldest first. An Event that it refuses is dropped; all others are retried."""
+    """Queue of Events for the API server, oldest first. Refused Events are dropped. All others are retried."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -81,7 +81,7 @@ class Teller:
         self._untold.append(event)
 
     def tell(self) -> None:
-        """Send all Events, or as many as the API server answers."""
+        """Send the Events in order. Stop when the API server does not answer."""
         while self._untold:
             event = self._untold[0]
             try:
@@ -102,7 +102,7 @@ class Teller:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the API server would say the same again."""
+    """Whether the API server would give the same answer again."""
     code = error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else 0
     return 400 <= code < 500 and code != TOO_MANY_REQUESTS
 
@@ -116,7 +116,7 @@ def _engine_sentence(state: EngineState) -> str:
 
 
 def run(run_dir: Path) -> None:
-    """Watch until told to stop; raises SettingsError outside of a pod."""
+    """Watch until told to stop. Raises SettingsError outside of a pod."""
     try:
         pod = PodEnvironment.model_validate(os.environ)
     except ValidationError as error:
@@ -136,7 +136,7 @@ def run(run_dir: Path) -> None:
 
 
 def _reference(client: Client, name: str) -> ObjectReference:
-    """Return this pod as Events name it. Asks until the API server answers."""
+    """Return the reference to this pod for Events. Asks until the API server answers."""
     said = ""
     while True:
         try:
@@ -154,7 +154,7 @@ def _reference(client: Client, name: str) -> ObjectReference:
 
 
 def _event(pod: ObjectReference, change: Change) -> Event:
-    """What changed just now, as Kubernetes keeps it."""
+    """Return the Event for a change that was seen just now."""
     now = datetime.now(UTC)
     return Event(
         metadata=ObjectMeta(generateName=f"{pod.name}.", namespace=pod.namespace),

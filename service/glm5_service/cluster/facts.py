@@ -1,4 +1,4 @@
-"""What is known of a cluster and its nodes: frozen data, made by `client`, judged by `install_rules` and `nodes`."""
+"""Facts about a cluster and its nodes as frozen data. `client` makes them, `install_rules` and `nodes` judge them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Taint:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """A node: amounts are in the resource's own unit (cores, bytes, pieces)."""
+    """A node. Amounts are in the unit of the resource (cores, bytes, pieces)."""
 
     name: str
     labels: Mapping[str, str]
@@ -35,7 +35,7 @@ class NodeFacts:
     def of(
         cls, node: Node, used: Mapping[str, Mapping[str, Decimal]], holders: Mapping[str, Sequence[str]]
     ) -> NodeFacts:
-        """Facts of an API object, with what pods use by node name."""
+        """Return the facts of an API object. `used` and `holders` are by node name."""
         assert node.metadata is not None
         assert node.metadata.name is not None
         spec, status, name = node.spec, node.status, node.metadata.name
@@ -53,12 +53,12 @@ class NodeFacts:
         )
 
     def free(self, resource: str) -> Decimal:
-        """What is left of a resource; zero if the node has none."""
+        """Return what is left of a resource, or zero if the node has none."""
         return self.allocatable.get(resource, Decimal(0)) - self.used.get(resource, Decimal(0))
 
 
 def quota_left(quotas: Iterable[ResourceQuota], own: Mapping[str, Decimal]) -> dict[str, Decimal]:
-    """What is left of everything that quotas limit, the least where several do; `own` is what counts as given back."""
+    """Return what is left of each limited resource: the least of several quotas. `own` counts as free."""
     left: dict[str, Decimal] = {}
     for quota in quotas:
         hard = (quota.status.hard if quota.status else None) or {}
@@ -66,7 +66,7 @@ def quota_left(quotas: Iterable[ResourceQuota], own: Mapping[str, Decimal]) -> d
         for name, text in hard.items():
             resource = name.removeprefix("requests.").removeprefix("limits.")
             others = (parse_quantity(used.get(name, "0")) or Decimal(0)) - own.get(resource, Decimal(0))
-            # a quota for some pods only may not have counted the own ones
+            # a quota for some pods only may not have counted our own pods
             rest = (parse_quantity(text) or Decimal(0)) - max(others, Decimal(0))
             left[name] = min(rest, left.get(name, rest))
     return left
@@ -74,7 +74,7 @@ def quota_left(quotas: Iterable[ResourceQuota], own: Mapping[str, Decimal]) -> d
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """Everything the checks ask of a cluster."""
+    """All facts about a cluster that the checks need."""
 
     namespace: str
     version: tuple[int, int]

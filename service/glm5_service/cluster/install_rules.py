@@ -1,4 +1,4 @@
-"""Named rules: what a release wants against what a cluster has. Each gives one finding; pure, next hop: `screen`."""
+"""Named rules that compare what a release needs with what a cluster has. Pure. Next hop: `screen`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_DRIVER = 580
 
 @dataclass(frozen=True)
 class Finding:
-    """Outcome of one rule."""
+    """The outcome of one rule."""
 
     rule: str
     level: Level
@@ -31,7 +31,7 @@ Rule = Callable[[Wanted, ClusterFacts], Finding]
 
 
 def findings(wanted: Wanted, facts: ClusterFacts) -> Iterator[Finding]:
-    """The outcome of every rule."""
+    """Return one finding for each rule."""
     for rule in RULES:
         yield rule(wanted, facts)
 

@@ -1,4 +1,4 @@
-"""Why a pod cannot run on a node, in words. Pure; used before installing and for a pod that is pending."""
+"""Says why a pod cannot run on a node. Pure. Used before an installation and for a pending pod."""
 
 from __future__ import annotations
 

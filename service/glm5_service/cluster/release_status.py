@@ -1,4 +1,4 @@
-"""The state of an installed release, read through the cluster's API alone. Next hop: `screen`."""
+"""Reads the state of an installed release, through the cluster's API alone. Next hop: `screen`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from glm5_service.contracts.staging import StagingState
 from glm5_service.errors import SourceError
 
 EVENTS_SHOWN = 5
-# phases that are true of an engine that does not run
+# phases of an engine that does not run
 ENDED = frozenset({"failed", "stopped"})
 
 
 @dataclass(frozen=True)
 class Fault:
-    """How a container ended last, and the command that shows what it logged."""
+    """How a container ended last, and the command that shows its log."""
 
     container: str
     exit_code: int
@@ -34,7 +34,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class PodStatus:
-    """One pod: what Kubernetes says of it and what it says of itself. A stager is ready when it has staged."""
+    """One pod, as Kubernetes and the pod itself report it. A stager is ready when it has staged."""
 
     name: str
     is_stager: bool
@@ -52,7 +52,7 @@ class PodStatus:
 
 
 def read_status(cluster: Cluster, release: str) -> list[PodStatus]:
-    """Status of every pod that serves or stages; raises SourceError if there is none."""
+    """Return the status of every pod that serves or stages. Raises SourceError if there is none."""
     pods = cluster.pods(release)
     if not pods:
         raise SourceError(
@@ -75,9 +75,9 @@ def _pod_status(cluster: Cluster, pod: Pod) -> PodStatus:
     container = next((c for c in ("metrics", "stage", "wait-for-model", "engine") if c in running), None)
     staging, engine = cluster.run_dir(name, container) if container else (None, None)
     if "engine" not in running and engine and engine.phase not in ENDED:
-        engine = None  # the last words of one that was killed tell of a life that is over
+        engine = None  # engine.json is from an engine that was killed
     is_pending, is_stager = pod.spec.nodeName is None, _is_stager(pod)
-    # a Job's pod without probes counts as ready while it works
+    # Kubernetes calls a Job's pod ready while it works, because it has no probes
     answers = any(c.type == "Ready" and c.status == "True" for c in status.conditions or [])
     return PodStatus(
         name=name,
@@ -103,7 +103,7 @@ def _is_stager(pod: Pod) -> bool:
 
 
 def _why_pending(cluster: Cluster, pod: Pod) -> list[str]:
-    """The scheduler's own words, then why each node does not do, or why nobody knows."""
+    """Return the scheduler's message, then why the pod does not fit on each node, or why the nodes cannot be read."""
     assert pod.spec is not None
     conditions = (pod.status.conditions if pod.status else None) or []
     said = [c.message for c in conditions if c.type == "PodScheduled" and c.status == "False" and c.message]
@@ -116,7 +116,7 @@ def _why_pending(cluster: Cluster, pod: Pod) -> list[str]:
 
 
 def _waiting(states: list[ContainerStatus]) -> str:
-    """What the first container that cannot run waits for; starting ones are no news."""
+    """Return what the first waiting container waits for. A container that is being created does not count."""
     for state in states:
         waiting = state.state.waiting if state.state else None
         if waiting and waiting.reason not in (None, "PodInitializing", "ContainerCreating"):
@@ -125,9 +125,9 @@ def _waiting(states: list[ContainerStatus]) -> str:
 
 
 def _last_fault(states: list[ContainerStatus], logs: str) -> Fault | None:
-    """The latest end of a container that was not a success, this run's or the one before; `logs` shows those of the pod.
+    """Return the latest failed end of a container, in this run or the one before. `logs` shows the pod's log.
 
-    An engine that the kubelet restarts since it hangs ends with 0, as it was told to, and says why in its message.
+    The kubelet stops an engine that hangs. That engine ends with 0, and its termination message says why.
     """
     ended: list[Fault] = []
     for state in states:
@@ -148,7 +148,7 @@ def _events(cluster: Cluster, pod: Pod) -> list[str]:
 
 
 def _event_texts(events: list[Event]) -> list[str]:
-    """One line for all events that say the same, at the place of the last of them; `events` are oldest first."""
+    """Return one line for equal events, at the place of the last of them. `events` are oldest first."""
     counts: dict[tuple[str, str], int] = {}
     clocks: dict[tuple[str, str], str] = {}
     for event in events:
@@ -162,7 +162,7 @@ def _event_texts(events: list[Event]) -> list[str]:
 
 
 def _times(event: Event) -> int:
-    """How often it was seen: newer schedulers count in a series."""
+    """Return how often an event was seen. Newer schedulers count in a series."""
     return (event.series.count if event.series else None) or event.count or 1
 
 

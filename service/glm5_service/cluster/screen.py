@@ -1,4 +1,4 @@
-"""Findings and status as text for one screen. Pure."""
+"""Formats findings and status for one screen. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from glm5_service.contracts.engine import EngineState
 from glm5_service.contracts.staging import StagingState
 
 WIDTH = 160
-# what Kubernetes says of every end; other reasons, such as OOMKilled, are the cause
+# Kubernetes gives these reasons for every end. Other reasons, such as OOMKilled, name the cause
 PLAIN_REASONS = frozenset({"", "Error", "Completed"})
 MARKS = {"pass": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
 def check_text(found: Iterable[Finding]) -> str:
-    """Return one line per rule, and what to do below each that did not pass."""
+    """Return one line for each rule. Below a rule that did not pass is what to do."""
     lines = []
     for finding in found:
         first, *more = finding.sentence.splitlines()
@@ -29,7 +29,7 @@ def check_text(found: Iterable[Finding]) -> str:
 
 
 def status_text(pods: Iterable[PodStatus], now: datetime) -> str:
-    """Return one block per pod."""
+    """Return one block of text for each pod."""
     return "\n\n".join("\n".join(_pod_lines(pod, now)) for pod in pods)
 
 
@@ -48,7 +48,7 @@ def _pod_lines(pod: PodStatus, now: datetime) -> list[str]:
         lines += _engine_lines(pod.engine, now)
     if pod.fault:
         said = pod.fault.message.splitlines()[-1:]
-        # of an engine that was killed the message is only the end of its log
+        # the message of a killed engine is only the end of its log
         cause = [] if said and pod.fault.reason in PLAIN_REASONS else [pod.fault.reason]
         ago = f", {duration_text((now - pod.fault.at).total_seconds())} ago" if pod.fault.at else ""
         text = f"{pod.fault.container} ended with {pod.fault.exit_code}{ago}: {': '.join(cause + said)}"
@@ -91,7 +91,7 @@ def _line(label: str, text: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds as people say them, two units at most."""
+    """Format seconds for people, with at most two units."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,4 +1,4 @@
-"""Rendered manifests -> what they ask of a cluster. Pure; next hop: `install_rules`."""
+"""Reads from rendered manifests what a release needs of a cluster. Pure. Next hop: `install_rules`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class PodNeed:
 
     @property
     def gpu(self) -> str | None:
-        """Name of the GPU resource, if one is asked for."""
+        """The name of the GPU resource, or None if no GPU is requested."""
         return next((name for name in self.requests if name.endswith("/gpu")), None)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A volume claim that a StatefulSet makes, in bytes; no class means the default one."""
+    """A volume claim of a StatefulSet. The size is in bytes. Without a class the default class applies."""
 
     name: str
     storage_class: str | None
@@ -55,7 +55,7 @@ class Wanted:
 
 
 def read(text: str) -> Wanted:
-    """What `helm template` rendered; raises SettingsError if no serving workload is in it."""
+    """Read the output of `helm template`. Raises SettingsError if it has no serving workload."""
     try:
         documents = [item for item in yaml.safe_load_all(text) if isinstance(item, dict)]
     except yaml.YAMLError as error:
@@ -104,7 +104,7 @@ def _own_labels(workload: Document) -> Mapping[str, str]:
 
 
 def pod_need(pod: Document) -> PodNeed:
-    """The scheduler's view of a pod: containers add up, and init containers count only where they need more."""
+    """Return the need of a pod as the scheduler counts it: the containers' sum, or an init container if it needs more."""
     total: dict[str, Decimal] = {}
     for container in pod["containers"]:
         add_amounts(total, _requests(container))
@@ -131,7 +131,7 @@ def pod_need(pod: Document) -> PodNeed:
 
 
 def add_amounts(total: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
-    """Add amounts of resources to `total`, by name."""
+    """Add amounts to `total`, by resource name."""
     for name, amount in amounts.items():
         total[name] = total.get(name, Decimal(0)) + amount
 
