@@ -1,4 +1,4 @@
-"""What is seen of a running engine (log, processes, API, metrics, attestations), and the verdict on it.
+"""Observes a running engine (log, processes, API, metrics, attestations) and judges its health.
 
-`health` judges; all other modules look. Nothing here starts or stops anything.
+`health` judges. All other modules observe. No module here starts or stops anything.
 """

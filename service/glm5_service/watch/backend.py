@@ -1,4 +1,4 @@
-"""Whether every rank runs the attention backend that is expected of this model and profile."""
+"""Checks that every rank runs the attention backend that this model and profile expect."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from glm5_service.contracts.attestation import Attestation
 from glm5_service.host.vllm_build import Profile
 
-# backends of the plugin, by profile; GLM-5 served by another one is a fault, whatever its speed
+# the plugin's backends by profile. Another backend under GLM-5 is a fault, however fast it is
 BACKENDS: dict[Profile, str] = {"cpu": "TORCH_MLA_SPARSE", "cuda": "TRITON_MLA_SPARSE"}
 SPARSE_ARCHITECTURES = frozenset({"glm-dsa", "glm_moe_dsa"})
 
 
 @dataclass(frozen=True)
 class BackendCheck:
-    """Attested backends compared with the expected one. `is_wrong` does not change by waiting."""
+    """Attested backends compared with the expected one. Waiting does not change `is_wrong`."""
 
     problem: str | None = None
     is_wrong: bool = False
@@ -31,7 +31,7 @@ def expected_backend(setting: str, profile: Profile, architecture: str | None) -
 
 
 def check_backend(attested: Sequence[Attestation], expected: str | None, ranks: int) -> BackendCheck:
-    """Compare every rank's attestation with the expected backend. A rank counts once it computed real attention."""
+    """Compare each rank's attestation with the expected backend. A rank counts after it has computed real attention."""
     if expected is None:
         return BackendCheck()
     for record in attested:

@@ -15,7 +15,7 @@ Startup = Literal["starting", "loading", "compiling", "warming"]
 
 @dataclass(frozen=True)
 class Limits:
-    """When an engine that stands still counts as hung, in seconds and counts."""
+    """Limits in seconds and counts, after which an engine without progress counts as hung."""
 
     stall_seconds: float
     compile_cap_seconds: float
@@ -24,7 +24,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the engine at `now`. Times are seconds of one monotonic clock; None means never."""
+    """What is known of the engine at `now`. Times are seconds of one monotonic clock. None means never."""
 
     now: float
     startup: Startup = "starting"
@@ -40,10 +40,10 @@ class Facts:
     canary_failures: int = 0
     canary_error: str | None = None
     was_ready: bool = False
-    # user requests that are there whole; the engine may have them, or have done with them
+    # user requests that have arrived completely. The engine may have them, or may have finished them
     pending: int = 0
     pending_since: float | None = None
-    # what the engine itself says it has; None where its counters cannot be read
+    # requests by the engine's own counters. None if these cannot be read
     queued: int | None = None
     progress_at: float | None = None
     compile_since: float | None = None
@@ -53,7 +53,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the probes say, why, and what would change it."""
+    """What the probes answer, why, and what to do about it."""
 
     phase: Phase
     condition: Condition
@@ -109,7 +109,7 @@ def _starting(facts: Facts) -> Verdict | None:
 
 
 def _stuck(facts: Facts, limits: Limits) -> Verdict | None:
-    """Readiness fails at half the limit, because it is cheap. Liveness fails at the limit."""
+    """Readiness fails at half the limit, because that costs little. Liveness fails at the limit."""
     stood = standing_still_seconds(facts, limits)
     if stood >= limits.stall_seconds / 2:
         return Verdict(
@@ -142,7 +142,7 @@ def _serving(facts: Facts) -> Verdict:
 
 
 def standing_still_seconds(facts: Facts, limits: Limits) -> float:
-    """Seconds that work has waited without progress. A compilation counts as progress up to its cap."""
+    """Return the seconds that requests have waited without progress. A compilation counts as progress up to its cap."""
     if facts.pending == 0 or facts.pending_since is None:
         return 0.0
     signs = [facts.pending_since]
@@ -155,16 +155,16 @@ def standing_still_seconds(facts: Facts, limits: Limits) -> float:
 
 
 def compiled_until(facts: Facts, limits: Limits) -> float | None:
-    """Time at which a compilation last counted as progress, up to its cap. None if nothing was compiled."""
+    """Return when a compilation last counted as progress, up to its cap, or None if nothing was compiled."""
     if facts.compile_since is None or facts.compile_seen_at is None:
         return None
     return min(facts.compile_seen_at, facts.compile_since + limits.compile_cap_seconds)
 
 
 def canary_is_due(facts: Facts, limits: Limits, *, idle_seconds: float, last_canary_at: float | None) -> bool:
-    """Whether to ask for a token now: to become ready, after a failure, or when nothing else shows life.
+    """Whether to ask for a token now: to become ready, after a failure, or when nothing else shows progress.
 
-    Never while the engine has user requests, by its own counters, or compiles for one.
+    Returns False while the engine has user requests, by its own counters, or compiles for one.
     """
     is_over = (
         facts.stop_requested or facts.exit_code is not None or facts.lost_processes or facts.api_says_dead
@@ -177,8 +177,8 @@ def canary_is_due(facts: Facts, limits: Limits, *, idle_seconds: float, last_can
         return False
     wait, since = idle_seconds, max(last_canary_at, facts.progress_at or 0.0)
     if facts.pending and facts.pending_since is not None:
-        # either a client does not take its answer, or the engine hangs and its counters are old: the token tells,
-        # in time for the stall limit
+        # either a client does not read its answer, or the engine hangs and its counters are old. The token shows
+        # which, in time for the stall limit
         wait, since = min(wait, limits.stall_seconds / 4), max(since, facts.pending_since)
     if facts.canary_failures:
         wait = min(wait, RETRY_SECONDS)

@@ -1,6 +1,6 @@
-"""What the engine's log tells: start-up phase, compilations after warm-up, memory, lost processes. Pure, line by line.
+"""Reads the engine's log line by line: start-up phase, compilations after warm-up, memory, lost processes. Pure.
 
-The patterns are of vLLM 0.32 and 0.33 and are the only place that knows their wording.
+The patterns are for vLLM 0.32 and 0.33. No other module knows the wording of the log.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _PHASES: tuple[tuple[re.Pattern[str], Startup], ...] = (
     ),
 )
 _COMPILED_LATE = re.compile(r"(?:Triton|CuTeDSL|TileLang) [\w ]+ during inference: ([^\s.]+)")
-# our loader's line, of the CPU profile too; on a card vLLM follows with what it measured there
+# our loader writes this line in every profile. On a card vLLM then writes what it measured there
 _PARAMETERS = re.compile(r": parameters take (\d+) bytes")
 _WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
-# a core says it of its worker, the API server of its core
+# a core reports its worker, and the API server reports its core
 _LOST = re.compile(r"Worker proc (\S+) died unexpectedly|MPClient: engine core exited unexpectedly")
 
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What has been read so far."""
+    """What the log has shown so far."""
 
     startup: Startup = "starting"
     compiles_after_warmup: int = 0

@@ -1,4 +1,4 @@
-"""Turns what was seen of the engine into `Facts`. One call per look; no waiting and no network."""
+"""Turns observations of the engine into `Facts`. One call for each look. Does not wait and uses no network."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from glm5_service.watch.logwatch import LogFacts
 from glm5_service.watch.processes import ProcessView
 from glm5_service.watch.vllm_api import CanaryResult, Sample, Steps
 
-# metrics unreadable for this long: step counters no longer speak for the engine
+# after this long without readable metrics, the step counters no longer show what the engine does
 BLIND_SECONDS = 10.0
 
 
 @dataclass
 class Observer:
-    """The facts so far. `gate` and `steps` are the last that could be read."""
+    """Holds the facts so far. `gate` and `steps` are the last values that could be read."""
 
     facts: Facts
     limits: Limits
@@ -65,7 +65,7 @@ class Observer:
         self._see_processes(processes)
 
     def canary_done(self, now: float, started: float, result: CanaryResult) -> None:
-        """Add the outcome of a canary. A canary without an answer behind other requests does not count."""
+        """Add the outcome of a canary. It does not count if it got no answer and other requests were before it."""
         self.last_canary_at = now
         facts, canary = self.facts, self.canary
         if result.error is None:
@@ -84,9 +84,9 @@ class Observer:
         moved_meanwhile = facts.progress_at is not None and facts.progress_at >= started
         compiled_at = compiled_until(facts, self.limits)
         compiled_meanwhile = compiled_at is not None and compiled_at >= started
-        # who came after the canary does not stand before it, and old counters may still speak of those who gave up
+        # requests that came after the canary are not before it. Old counters may still count clients that gave up
         were_first = bool(facts.queued) and facts.pending_since is not None and facts.pending_since <= started
-        # where users wait, the stall limit decides
+        # if users wait, the stall limit decides
         is_behind_others = moved_meanwhile or (facts.pending > 0 and (compiled_meanwhile or were_first))
         if facts.was_ready and is_behind_others and not result.is_wrong:
             self.canary = canary.model_copy(update={"inconclusive": canary.inconclusive + 1})
@@ -110,7 +110,7 @@ class Observer:
         if moved:
             self.facts = replace(self.facts, progress_at=self.facts.now)
         if moved and not self._answered_wrong:
-            # a canary that got no answer is outdated by a step; one that got a wrong answer is not
+            # a step outdates a canary without an answer, but not one with a wrong answer
             self.facts = replace(self.facts, canary_failures=0, canary_error=None)
             self.canary = self.canary.model_copy(update={"consecutive_failures": 0})
 
@@ -124,7 +124,7 @@ class Observer:
     def _see_compiling(
         self, processes: ProcessView, marks: Sequence[tuple[int, CompileMark]], elapsed: float
     ) -> None:
-        """A compilation lasts until the engine takes a step again, so that a chain of them has one cap."""
+        """A compilation lasts until the engine takes a step again. A chain of compilations then has one cap."""
         facts = self.facts
         alive = [mark for pid, mark in marks if pid in processes.pids]
         what = ", ".join(sorted({mark.kernel for mark in alive} | set(processes.compilers)))
@@ -136,12 +136,12 @@ class Observer:
         if since is None or (facts.progress_at or 0.0) > (facts.compile_seen_at or 0.0):
             since = facts.now - (age or 0.0)
         if facts.was_ready:
-            # of a compiler nobody says when it started
+            # nothing reports when a compiler started
             self.compiled_seconds += elapsed if age is None else min(elapsed, age)
         self.facts = replace(facts, compiling=what, compile_since=since, compile_seen_at=facts.now)
 
     def _see_processes(self, processes: ProcessView) -> None:
-        """Once the engine was ready, none of its processes may disappear. Before that, vLLM starts and ends helpers."""
+        """After the engine was ready, no process may disappear. Before that, vLLM starts and ends helpers."""
         if not self.facts.was_ready:
             self._known = processes.titled
         lost = tuple(sorted(title for pid, title in self._known if pid not in processes.pids))

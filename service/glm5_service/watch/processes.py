@@ -1,4 +1,4 @@
-"""Looks at the engine's processes: vLLM's own by their titles, and compilers at work. Reads /proc, decides nothing."""
+"""Finds the engine's processes in /proc: vLLM's own by their titles, and running compilers. Decides nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-# what Triton, inductor, DeepGEMM and FlashInfer run to build a kernel
+# programs that Triton, inductor, DeepGEMM and FlashInfer run to build a kernel
 COMPILERS = frozenset(
     {
         "ptxas",
@@ -38,7 +38,7 @@ class ProcessView:
 
 
 def look(session: int) -> ProcessView:
-    """The processes of a session now; zombies are dead."""
+    """Return the processes of a session now. Zombies count as dead."""
     pids, compilers = set(), set()
     titles: dict[int, tuple[str, int]] = {}
     for pid in psutil.pids():
@@ -55,7 +55,7 @@ def look(session: int) -> ProcessView:
             elif name.startswith(TITLE):
                 title = (process.cmdline() or [name])[0]
                 titles[pid] = (title.removeprefix(TITLE).strip(), process.ppid())
-    # a child between fork and exec, soon a compiler, has its parent's title; it is not the engine's to lose
+    # between fork and exec a compiler has its parent's title. It is not a process of the engine
     titled = {
         (pid, title) for pid, (title, parent) in titles.items() if titles.get(parent, ("",))[0] != title
     }

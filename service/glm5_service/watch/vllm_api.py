@@ -1,4 +1,4 @@
-"""Speaks HTTP to the engine's API server: health, counters, the gate, and one real token. No decisions."""
+"""HTTP client of the engine's API server: health, counters, the gate, and one real token. Decides nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from glm5_service.api.policy import DRAIN_PATH, INTERNAL_HEADER, REQUESTS_PATH
 from glm5_service.contracts.gate_counts import GateCounts
 from glm5_service.watch.metrics_page import values_of
 
-# engine-side series that move only when the scheduler takes a step; request counts of the front end are left out,
-# because a client that gives up moves them although the engine hangs
+# series of the engine that move only when the scheduler takes a step. The front end's request counts are not among
+# them, because a client that gives up moves them although the engine hangs
 STEP_SERIES = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -25,7 +25,7 @@ STEP_SERIES = (
     "vllm:iteration_tokens_total_count",
 )
 _COUNTS = TypeAdapter(GateCounts)
-# vLLM closes what was idle for 5 s; a request on a connection that it closes at that moment fails
+# vLLM closes connections that were idle for 5 s. A request on a connection that closes at that moment fails
 LIMITS = httpx.Limits(keepalive_expiry=2)
 
 
@@ -36,7 +36,7 @@ class Steps:
     series: tuple[tuple[str, float], ...]
 
     def total(self, name: str) -> float:
-        """One series' value, 0 if absent."""
+        """Return the value of one series, or 0 if it is absent."""
         return dict(self.series).get(name, 0.0)
 
     def moved_since(self, before: Steps) -> bool:
@@ -46,13 +46,13 @@ class Steps:
 
     @property
     def pending(self) -> int:
-        """Requests that run or wait in the engine."""
+        """Requests that are running or waiting in the engine."""
         return int(self.total("vllm:num_requests_running") + self.total("vllm:num_requests_waiting"))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at the API server. None stands for what could not be read."""
+    """One look at the API server. A field is None if it could not be read."""
 
     health_status: int | None
     steps: Steps | None
@@ -61,7 +61,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """One request for one token; `error` is None if it came, `is_wrong` if an answer came without one."""
+    """One request for one token. `error` is None if the token came. `is_wrong` is True if an answer came without it."""
 
     seconds: float
     error: str | None
@@ -78,24 +78,24 @@ def parse_steps(text: str) -> Steps | None:
 
 
 class VllmApi:
-    """Client of one API server. Every call is bounded in time and does not raise for what the server does."""
+    """Client of one API server. Every call has a time limit. No call raises for an error of the server."""
 
     def __init__(self, url: str, token: str, *, model: str, api_key: str | None, timeout: float) -> None:
         headers = {INTERNAL_HEADER: token}
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
-        # proxies of the environment are for the outside, not for this host
+        # the environment's proxies are for other hosts
         self._client = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=timeout, limits=LIMITS, trust_env=False
         )
         self._model = model
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def sample(self) -> Sample:
-        """Health, counters and the gate, asked at once."""
+        """Read health, counters and the gate at the same time."""
         health, metrics, gate = await asyncio.gather(
             self._get("/health"), self._get("/metrics"), self._get(REQUESTS_PATH)
         )
@@ -106,14 +106,14 @@ class VllmApi:
         )
 
     async def drain(self) -> GateCounts | None:
-        """Have the gate refuse new requests. None if the gate does not answer."""
+        """Tell the gate to refuse new requests. None if the gate does not answer."""
         try:
             return _gate_counts(await self._client.post(DRAIN_PATH))
         except httpx.HTTPError:
             return None
 
     async def gate(self) -> GateCounts | None:
-        """The gate's counts now."""
+        """Return the gate's current counts."""
         return _gate_counts(await self._get(REQUESTS_PATH))
 
     async def canary(self, timeout: float) -> CanaryResult:
