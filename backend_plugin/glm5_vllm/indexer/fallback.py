@@ -1,9 +1,12 @@
-"""Puts the Triton indexer in the place of DeepGEMM's logits where those cannot run.
+"""Replaces DeepGEMM's logits with the Triton indexer where DeepGEMM cannot run.
 
 Symptom: the first prompt longer than index_topk ends with DeepGEMM's "Unsupported architecture", or with a failed JIT
-compilation. Cause: vLLM only asks whether the package is there; its kernels exist for SM90, SM100 and SM120, and are
-compiled on first use by nvcc. Change: the three functions vLLM imported are replaced by ours. Does not apply where
-DeepGEMM runs. Remove when vLLM has a path of its own for SM89.
+compilation.
+Cause: vLLM checks only that the package is installed. Its kernels exist for SM90, SM100 and SM120, and nvcc compiles
+them on first use.
+Change: our functions replace the three that vLLM imported.
+Does not apply: where DeepGEMM runs.
+Remove when: vLLM has its own path for SM89.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from glm5_vllm.patches import replace_attribute
 
 
 def needs_triton_logits(capability: tuple[int, int], has_nvcc: bool) -> bool:
-    """SM8x always; SM12x where the image cannot compile DeepGEMM's kernels. Elsewhere DeepGEMM is faster."""
+    """True on SM8x, and on SM12x if the image cannot compile DeepGEMM's kernels. Elsewhere DeepGEMM is faster."""
     major, _ = capability
     return major == 8 or (major == 12 and not has_nvcc)
 
@@ -28,13 +31,13 @@ def has_nvcc() -> bool:
 
 
 def use_triton_logits() -> None:
-    """Replace what vLLM's indexer and its metadata builder call; any number of times."""
+    """Replace the functions that vLLM's indexer and its metadata builder call. May be called again."""
     from vllm.model_executor.layers import sparse_attn_indexer
     from vllm.v1.attention.backends.mla import indexer
 
     def instead(name: str) -> Any:
         def function(*args: Any, **kwargs: Any) -> Any:
-            # the kernels are imported on first use: a front end without a card never needs them
+            # import the kernels on first use, because a front end without a card never needs them
             from glm5_vllm.indexer import logits
 
             return getattr(logits, name)(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Launchers of the indexer's kernels with the signatures of vLLM's DeepGEMM wrappers; never imports vLLM."""
+"""Launchers of the indexer's kernels, with the signatures of vLLM's DeepGEMM wrappers. Never imports vLLM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEYS_A_PROGRAM = 128
 
 
 class IndexerInputError(ValueError):
-    """The indexer's tensors are not in the layout that the kernels are written for."""
+    """The indexer's tensors do not have the layout that the kernels need."""
 
 
 def mqa_logits(
@@ -26,15 +26,15 @@ def mqa_logits(
     """Scores of prefill rows against gathered keys.
 
     Args:
-        q: float8_e4m3fn [rows, heads, dim], and None: its scale is part of the weights.
+        q: float8_e4m3fn [rows, heads, dim] and None. The weights include its scale.
         kv: float8_e4m3fn [tokens, dim] and float32 [tokens].
         weights: float32 [rows, heads].
-        cu_seqlen_ks: int32 [rows], first token a row sees.
-        cu_seqlen_ke: int32 [rows], token after the last a row sees.
-        max_seqlen_k: upper bound of how many tokens a row sees.
+        cu_seqlen_ks: int32 [rows], first token that a row sees.
+        cu_seqlen_ke: int32 [rows], token after the last one that a row sees.
+        max_seqlen_k: upper bound of the number of tokens that a row sees.
 
     Returns:
-        float32 [rows, max_seqlen_k]: the tokens a row sees from column 0 on; the rest is not written.
+        float32 [rows, max_seqlen_k]. A row's tokens begin at column 0. The other columns are not written.
     """
     values, keys = _check(q, kv[0]), kv[0]
     rows, heads, dim = values.shape
@@ -73,17 +73,17 @@ def paged_mqa_logits(
     """Scores of decode rows against the paged key cache.
 
     Args:
-        q: float8_e4m3fn [requests, rows a request, heads, dim], and None.
-        kv_cache: uint8 [blocks, page, 1, dim + 4] or [blocks, page, dim + 4]; a block holds its keys, then their scales.
-        weights: float32 [requests * rows a request, heads].
-        context_lens: int32 [requests, rows a request], tokens each row sees.
+        q: float8_e4m3fn [requests, rows per request, heads, dim] and None.
+        kv_cache: uint8 [blocks, page, 1, dim + 4] or [blocks, page, dim + 4]. A block has its keys, then their scales.
+        weights: float32 [requests * rows per request, heads].
+        context_lens: int32 [requests, rows per request], number of tokens that each row sees.
         block_tables: int32 [requests, max_blocks].
-        schedule_metadata: not needed here.
-        max_model_len: columns of the result.
-        indices: rows of unequal requests in one batch; only vLLM's SM100 path passes them.
+        schedule_metadata: not used.
+        max_model_len: number of columns of the result.
+        indices: rows of requests with different numbers of rows. Only vLLM's SM100 path passes them.
 
     Returns:
-        float32 [requests * rows a request, max_model_len]; columns past a row's length are not written.
+        float32 [requests * rows per request, max_model_len]. Columns after a row's length are not written.
     """
     if indices is not None:
         raise IndexerInputError(
@@ -123,7 +123,7 @@ def paged_mqa_logits(
 def paged_mqa_logits_metadata(
     context_lens: torch.Tensor, block_size: int, num_sms: int, indices: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The schedule DeepGEMM would need, int32 [1, 2] of zeros: the Triton grid needs none."""
+    """Return zeros, int32 [1, 2], in place of DeepGEMM's schedule. The Triton grid needs no schedule."""
     return torch.zeros(1, 2, dtype=torch.int32, device=context_lens.device)
 
 
