@@ -1,7 +1,7 @@
 """Sparse MLA for the CPU profile: the float32 reference behind vLLM's attention interface.
 
-It goes the way the GPU backend goes: top-k positions become physical slots, and those are a virtual block table of
-page size 1 with the number of valid slots as length.
+It takes the same steps as the GPU backend. Top-k positions become physical slots. The slots are a virtual block table
+of page size 1, and its length is the number of valid slots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glm5_vllm.cpu.platform import BACKEND_CLASS, BACKEND_NAME
 
 
 class TorchMLASparseBackend(AttentionBackend):
-    """Declares what the CPU profile's sparse MLA takes."""
+    """Declares what the CPU profile's sparse MLA supports."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
     supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16"]
@@ -40,7 +40,7 @@ class TorchMLASparseBackend(AttentionBackend):
 
     @classmethod
     def customize_spec(cls, spec: Any) -> Any:
-        # rows are addressed flat over the whole cache, so a block must hold a whole number of them
+        # rows have flat addresses over the whole cache, so a block must hold a whole number of rows
         return align_blocks_to_rows(spec)
 
     @classmethod
@@ -57,7 +57,7 @@ class TorchMLASparseBackend(AttentionBackend):
 
 
 class TorchMLASparseImpl(MLAAttentionImpl[RowMetadata], SharedTopkIndicesBuffer):
-    """Forward pass of the CPU profile's sparse MLA, one layer."""
+    """Forward pass of one layer of the CPU profile's sparse MLA."""
 
     is_sparse = True
     supports_dense_mha_prefill = False
@@ -96,7 +96,7 @@ class TorchMLASparseImpl(MLAAttentionImpl[RowMetadata], SharedTopkIndicesBuffer)
         )
 
     def record_logical_topk_ready(self) -> None:
-        """Called by the layer once the indexer has run; on CPU nothing runs beside it."""
+        """Does nothing. The layer calls this after the indexer, and on CPU nothing runs in parallel."""
 
     def do_kv_cache_update(
         self,
@@ -107,7 +107,7 @@ class TorchMLASparseImpl(MLAAttentionImpl[RowMetadata], SharedTopkIndicesBuffer)
         kv_cache_dtype: str,
         k_scale: torch.Tensor,
     ) -> None:
-        """Write latent [n, 512] and rope part [n, 1, 64] of n tokens as rows of the cache."""
+        """Write the latent part [n, 512] and the rope part [n, 1, 64] of n tokens as rows of the cache."""
         if kv_cache.numel() == 0:
             return
         slots = slot_mapping.flatten().long()
@@ -121,7 +121,7 @@ class TorchMLASparseImpl(MLAAttentionImpl[RowMetadata], SharedTopkIndicesBuffer)
         attn_metadata: RowMetadata,
         layer: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attend from q [rows, heads, 576] to the positions the indexer chose; out [rows, heads, 512]."""
+        """Attend from q [rows, heads, 576] to the positions that the indexer chose. Returns [rows, heads, 512]."""
         query = torch.cat(q, dim=-1) if isinstance(q, tuple) else q
         positions = self.topk_indices_buffer
         if positions is None:

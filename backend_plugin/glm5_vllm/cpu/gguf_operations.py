@@ -1,7 +1,7 @@
 """Torch operations on GGUF-quantised weights for the CPU profile: dequantise, multiply, mixture of experts.
 
-Signatures are those of vllm_gguf_plugin.ops, whose CUDA and Triton kernels they stand in for. Products are taken in
-the activation dtype from weights dequantised in float32.
+They have the signatures of vllm_gguf_plugin.ops and replace its CUDA and Triton kernels. Weights are dequantised in
+float32. Products are computed in the activation dtype.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from glm5_vllm.gguf.file.quant_types import BY_ID
 from glm5_vllm.gguf.values.dequant import dequantize as reference_dequantize
 
-# floats of the model's own weights, made at their first use: the profile's models are small, and dequantising them
-# again for every token would take longer than the products
+# floats of the model's own weights, made at first use. The profile's models are small. Dequantising them again for
+# every token would take longer than the products
 _floats_of = WeakTensorKeyDictionary()
 
 
 def dequantize(raw: torch.Tensor, quant_type: int, m: int, n: int, dtype: torch.dtype | None) -> torch.Tensor:
-    """Raw blocks holding m * n elements -> [m, n] in dtype (float32 where None)."""
+    """Dequantise raw blocks of m * n elements to [m, n] in `dtype` (float32 if None)."""
     return reference_dequantize(raw, BY_ID[quant_type], (m, n)).to(dtype or torch.float32)
 
 
 def multiply(raw: torch.Tensor, x: torch.Tensor, quant_type: int, rows: int) -> torch.Tensor:
-    """x [tokens, columns] times the transpose of raw [rows, bytes per row] -> [tokens, rows]."""
+    """Multiply x [tokens, columns] by the transpose of raw [rows, bytes per row]. Returns [tokens, rows]."""
     return x @ _weight(raw, quant_type, (rows, x.shape[1]), x.dtype).T
 
 
 def _weight(raw: torch.Tensor, quant_type: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Floats of raw blocks in `shape`; kept only for parameters, which outlive the call and do not change."""
+    """Return the floats of raw blocks in `shape`. Only parameters are cached, because they last and do not change."""
     known = _floats_of.get(raw) if isinstance(raw, Parameter) else None
     if known is None or known.dtype != dtype:
         known = reference_dequantize(raw, BY_ID[quant_type], shape).to(dtype)

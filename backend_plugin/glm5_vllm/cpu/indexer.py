@@ -1,7 +1,7 @@
 """DSA's lightning indexer in torch, for the CPU profile.
 
-score(t, s) = sum over heads h of w[t, h] * relu(q[t, h] . k[s]), the causal top-k of which each row attends to
-(DeepSeek-V3.2, section 2.1). Keys are cached in the activation dtype, so that results equal transformers'.
+score(t, s) = sum over heads h of w[t, h] * relu(q[t, h] . k[s]). Each row attends to the causal top-k of its scores
+(DeepSeek-V3.2, section 2.1). Keys are cached in the activation dtype, so that results equal those of transformers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glm5_vllm.cpu.metadata import RowMetadata, RowMetadataBuilder, write_rows
 
 
 class TorchIndexerBackend(AttentionBackend):
-    """Only tells vLLM which metadata the indexer's key cache needs."""
+    """Tells vLLM which metadata the indexer's key cache needs. It computes nothing."""
 
     @staticmethod
     def get_name() -> str:
@@ -40,14 +40,14 @@ class TorchIndexerBackend(AttentionBackend):
 
 
 class TorchIndexerCache(DeepseekV32IndexerCache):
-    """Paged cache of the indexer's keys, [blocks, block_size, 128] in the activation dtype."""
+    """Paged cache of the indexer's keys: [blocks, block_size, 128] in the activation dtype."""
 
     def get_attn_backend(self) -> type[AttentionBackend]:
         return TorchIndexerBackend
 
 
 class TorchIndexer(nn.Module):
-    """Takes the place of the generic model file's `Indexer`: same weights, same call."""
+    """Replaces `Indexer` of the generic model file. It has the same weights and the same call."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TorchIndexer(nn.Module):
             quant_config=quant_config,
             prefix=f"{prefix}.wq_b",
         )
-        # kept in float as in the stock model file: its two halves may come in different quantisations
+        # stays in float as in the stock model file, because its two halves may have different quantisations
         self.wk_weights_proj = MergedColumnParallelLinear(
             hidden_size,
             [self.head_dim, self.heads],
@@ -94,7 +94,7 @@ class TorchIndexer(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, qr: torch.Tensor, positions: torch.Tensor, rotary_emb: nn.Module
     ) -> torch.Tensor | None:
-        """Write the step's keys, then each row's top-k positions into the shared buffer (-1 behind the last).
+        """Write the step's keys. Then write each row's top-k positions into the shared buffer, with -1 after the last.
 
         Args:
             hidden_states: [rows, hidden]. qr: [rows, q_lora_rank], the normed query latent. positions: int [rows].
@@ -118,7 +118,7 @@ class TorchIndexer(nn.Module):
     def _project(
         self, hidden_states: torch.Tensor, qr: torch.Tensor, positions: torch.Tensor, rotary_emb: nn.Module
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q [rows, heads, 128], k [rows, 128], weights [rows, heads] with both scale factors in them."""
+        """Return q [rows, heads, 128], k [rows, 128], weights [rows, heads]. The weights include both scale factors."""
         q = self.wq_b(qr)[0].view(-1, self.heads, self.head_dim)
         k, weights = self.wk_weights_proj(hidden_states)[0].split([self.head_dim, self.heads], dim=-1)
         k = self.k_norm(k)
@@ -127,13 +127,13 @@ class TorchIndexer(nn.Module):
         q_rope, k_rope = rotary_emb(positions, q_rope, k_rope.unsqueeze(1))
         q = torch.cat([q_rope.reshape_as(q[..., : self.rope_dim]), q_plain], dim=-1)
         k = torch.cat([k_rope.reshape(-1, self.rope_dim), k_plain], dim=-1)
-        # float before scaling: near-ties in the scores flip the top-k if the weights are rounded first
+        # convert to float before scaling. Rounding the weights first would flip near-ties in the top-k
         return q, k, weights.float() * (self.head_dim**-0.5 * self.heads**-0.5)
 
     def _top_positions(
         self, q: torch.Tensor, weights: torch.Tensor, position: torch.Tensor, step: RowMetadata, request: int
     ) -> torch.Tensor:
-        """Top-k positions of one request's rows, int32 [rows, min(top-k, length)], -1 where there are fewer."""
+        """Return top-k positions of one request's rows: int32 [rows, min(top-k, length)], with -1 if there are fewer."""
         length = int(step.seq_lens[request])
         s = torch.arange(length)
         cache = self.k_cache.kv_cache

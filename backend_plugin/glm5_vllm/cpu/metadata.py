@@ -1,6 +1,6 @@
 """Per-step metadata of the CPU profile, shared by the attention backend and the indexer.
 
-Every token is one row: the kernels see rows, not prefill and decode.
+Every token is one row. The kernels do not distinguish prefill from decode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vllm.v1.attention.backend import AttentionMetadata, AttentionMetadataBuilde
 
 @dataclass
 class RowMetadata(AttentionMetadata):
-    """One step's rows. Tensors are on the CPU; rows are the step's tokens in order."""
+    """The rows of one step, which are its tokens in order. Tensors are on the CPU."""
 
     num_reqs: int
     num_actual_tokens: int
@@ -27,7 +27,7 @@ class RowMetadata(AttentionMetadata):
     request_of_row: torch.Tensor  # int64 [rows]
     position_of_row: torch.Tensor  # int64 [rows], position in the row's request
     block_size: int
-    # MLAAttention sends num_decode_tokens rows to forward_mqa: all of them
+    # MLAAttention sends num_decode_tokens rows to forward_mqa, so this counts all rows
     num_decodes: int
     num_decode_tokens: int
     num_prefills: int = 0
@@ -70,7 +70,7 @@ class RowMetadataBuilder(AttentionMetadataBuilder[RowMetadata]):
 
 
 def write_rows(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
-    """Write rows [n, width] into a paged cache [blocks, block_size, width] at slots [n]; negative slots are padding."""
+    """Write rows [n, width] into a paged cache [blocks, block_size, width] at slots [n]. Negative slots are padding."""
     is_real = slots >= 0
     target = slots[is_real]
     block_size = cache.shape[1]

