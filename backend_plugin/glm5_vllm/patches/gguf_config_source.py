@@ -1,10 +1,10 @@
-"""Serve a GGUF that lies alone: build config and tokenizer from its own metadata.
+"""Serve a GGUF without other files: build config and tokenizer from its own metadata.
 
 Symptom: `vllm serve model.gguf` ends because there is no config.json, or asks a hub for one.
 Cause: vllm-gguf-plugin takes config and tokenizer from --hf-config-path, --tokenizer or the file's folder, never from
 the file.
-Change: for a glm-dsa file without any of these, a folder built from the metadata is the source.
-Does not apply: another architecture, a given --hf-config-path or --tokenizer, a folder that holds both already.
+Change: for a glm-dsa file without these, the source is a folder that is built from the metadata.
+Does not apply: another architecture, a given --hf-config-path or --tokenizer, a folder that already has both.
 Remove when: the plugin builds both from metadata, including the flags GGUF does not carry.
 """
 

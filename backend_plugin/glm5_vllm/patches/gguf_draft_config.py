@@ -1,10 +1,10 @@
 """Let multi-token prediction start from the same GGUF as the model.
 
 Symptom: --speculative-config '{"method": "mtp", ...}' ends with "Unrecognized model in FOLDER".
-Cause: vLLM takes the target's weights, here the GGUF, for the draft model's config as well; vllm-gguf-plugin redirects
-only the target's.
-Change: the draft model's config comes from where the target's did, its weights from the GGUF.
-Does not apply: a draft model that is named, a target that is no GGUF.
+Cause: vLLM reads the draft model's config from the target's weights, here the GGUF. vllm-gguf-plugin redirects only the
+target's config.
+Change: the draft model's config comes from the same place as the target's. Its weights come from the GGUF.
+Does not apply: a draft model that is named, or a target that is not a GGUF.
 Remove when: vllm-gguf-plugin redirects the draft model's config.
 """
 

@@ -1,11 +1,11 @@
 """Keep the decode kernel of quantised experts within CUDA's grid.
 
 Symptom: a file with IQ experts ends with "CUDA error: invalid configuration argument" while vLLM profiles its memory.
-Cause: such experts have no kernel for many rows, so vllm-gguf-plugin takes the decode kernel whatever the batch, with
-one block in z for each of tokens * top_k pairs; CUDA allows 65,535, and vLLM's 8192 tokens with 8 experts are 65,536.
-Change: more pairs are done in several launches.
-Does not apply: quant types with a kernel for many rows; batches that fit into one launch.
-Remove when: the plugin cuts them by itself (its change 125), or has kernels of its own for many rows.
+Cause: such experts have no kernel for many rows, so vllm-gguf-plugin uses the decode kernel for every batch. That kernel
+has one block in z for each of tokens * top_k pairs. CUDA allows 65,535. vLLM's 8192 tokens with 8 experts are 65,536.
+Change: more pairs take several launches.
+Does not apply: quant types with a kernel for many rows, and batches that fit into one launch.
+Remove when: the plugin splits launches by itself (its change 125), or has its own kernels for many rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-# most blocks of a CUDA grid in z
+# largest number of blocks of a CUDA grid in z
 GRID_Z = 65_535
 
 
@@ -41,7 +41,7 @@ def _in_launches_that_fit(original: Callable[..., torch.Tensor]) -> Callable[...
         step = GRID_Z // top_k
         if tokens <= step:
             return original(x, weights, topk_ids, top_k, quant_type, row, tokens)
-        # the second product of a layer takes every pair as a token of one expert, with the same ids
+        # the second product of a layer treats every pair as a token of one expert, with the same ids
         ids = topk_ids.view(tokens, top_k)
         parts = zip(x.split(step), ids.split(step), strict=True)
         return torch.cat(

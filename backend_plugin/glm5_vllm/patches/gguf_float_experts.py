@@ -1,10 +1,10 @@
-"""Run routed experts that the file holds in float as float.
+"""Run routed experts as float if the file stores them as float.
 
 Symptom: experts in F16, BF16 or F32 run one token and one expert at a time, or fail on mixed dtypes.
-Cause: vllm-gguf-plugin takes every expert layer for quantised.
-Change: expert layers that the load plan lists as float get vLLM's own float method.
+Cause: vllm-gguf-plugin treats every expert layer as quantised.
+Change: expert layers that are float in the load plan get vLLM's own float method.
 Does not apply: quantised experts.
-Remove when: the plugin asks its list of unquantised modules for experts too.
+Remove when: the plugin checks its list of unquantised modules for experts too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _asking_for_experts_too(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def get_quant_method(self: Any, layer: Any, prefix: str) -> Any:
-        # prefix of the layer is ...mlp.experts, possibly with the name of a module below it
+        # the layer's prefix is ...mlp.experts, possibly followed by the name of a module below it
         if isinstance(layer, RoutedExperts) and any(prefix.startswith(m) for m in self.unquantized_modules):
             from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
                 UnquantizedFusedMoEMethod,

