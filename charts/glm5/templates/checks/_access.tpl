@@ -31,7 +31,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* Ways from outside the namespace, which the policy's default keeps shut. What to paste opens each, and the namespace as before. */}}
+{{/* The policy's default refuses requests from outside the namespace. The YAML to paste allows each way in, and the namespace as before. */}}
 {{- define "glm5.checks.doors" -}}
 {{- $doors := list -}}
 {{- $namespaces := list -}}

@@ -18,7 +18,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* Secrets would end in a ConfigMap. The sentences never repeat them. */}}
+{{/* Refuses secrets that would go into a ConfigMap. The sentences never repeat them. */}}
 {{- define "glm5.checks.secrets" -}}
 {{- $texts := dict "model.source" .Values.model.source "settings" (include "glm5.givenSettings" . | fromYaml | toJson) -}}
 {{- $user := "(?i)https?://[^/@\\s\"]+@|[a-z0-9]+://[^/@\\s\":]*:[^/@\\s\"]+@" -}}

@@ -14,7 +14,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* Text that stands for a number: the schema applies ranges to numbers only. */}}
+{{/* Numbers that are given as text. The schema applies ranges to numbers only. */}}
 {{- define "glm5.checks.numbers" -}}
 {{- $at := dict -}}
 {{- $limits := dict "minimum" "at least" "maximum" "at most" "exclusiveMinimum" "more than" "exclusiveMaximum" "less than" -}}
@@ -54,7 +54,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* Environment of the engine: text, once, and none of the chart's own. */}}
+{{/* The engine's environment: each value is text, each name comes once, and none is the chart's own. */}}
 {{- define "glm5.checks.env" -}}
 {{- $seen := dict -}}
 {{- range .Values.engine.extraEnv -}}
