@@ -1,7 +1,7 @@
-"""Triton kernels of the DSA indexer's scores; never imports vLLM.
+"""Triton kernels for the scores of the DSA indexer. Never imports vLLM.
 
 score(row, token) = scale(token) * sum over heads of weight(row, head) * relu(q(row, head) . k(token)), with q and k
-float8_e4m3 and everything else float32. They take the place of DeepGEMM's, on cards where those do not run.
+float8_e4m3 and everything else float32. They replace DeepGEMM's kernels on cards where those do not run.
 """
 
 from __future__ import annotations
