@@ -185,13 +185,22 @@ def _start(pod: Pod) -> Serving:
 
 
 def load(pod: Pod) -> None:
-    """More users than run at once, for so long that rates and quantiles have data; and a request that is refused."""
+    """More users than run at once, until rates and quantiles have data; one request is refused, one has a grammar."""
     serving = pod.serving
     with Load(serving.api, users=4, max_tokens=24) as users:
         until(lambda: users.finished >= 16, "16 requests")
         big = {"model": "glm-5", "prompt": "x" * 30_000}
         answer = httpx.post(f"{serving.api}/v1/completions", json=big, timeout=PATIENCE_SECONDS)
         assert answer.status_code == 413
+        choice = {
+            "model": "glm-5",
+            "prompt": "a",
+            "max_tokens": 2,
+            "structured_outputs": {"choice": ["a", "b"]},
+        }
+        answer = httpx.post(f"{serving.api}/v1/completions", json=choice, timeout=PATIENCE_SECONDS)
+        assert answer.status_code == 200, answer.text
+        pod.seen("rate(glm5_grammar_compilations_total[15s])")
         _compile(pod, serving)
     assert users.errors == []
 
