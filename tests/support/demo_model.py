@@ -57,10 +57,10 @@ def chats() -> dict[str, list[int]]:
     }
 
 
-def deciders(model: GlmMoeDsaForCausalLM, count: int, lead: float = 2.0) -> list[Decider]:
+def deciders(model: GlmMoeDsaForCausalLM, count: int, lead: float = 2.5) -> list[Decider]:
     """Random prompts of over 100 tokens after which the sparse and the dense model disagree, the sparse one clearly.
 
-    `lead` is in logprob, far above the noise of activations in 8 bits.
+    `lead` is in logprob. Activations in 8 bits turned one of 23 prompts that led by 2 or more, at 2.14.
     """
     rng = random.Random(0)
     ids = [rng.randrange(VOCAB) for _ in range(300)]
