@@ -93,3 +93,45 @@ def imported_modules(path: Path) -> list[str]:
 
 def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+# refuses what the service's image does not have, and then imports a module
+IN_THE_IMAGE = """
+import importlib, importlib.metadata as metadata, sys
+pinned = set(sys.argv[2].split(","))
+owners = metadata.packages_distributions()
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        named = {owner.lower().replace("_", "-") for owner in owners.get(top, ())}
+        if named and not named & pinned:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+importlib.import_module(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "glm5_service.cluster.client",
+        "glm5_service.cluster.events",
+        "glm5_service.sidecar.server",
+        "glm5_service.staging.command",
+        "glm5_service.supervise.health_server",
+    ],
+)
+def test_the_service_image_has_what_its_parts_import(module: str) -> None:
+    """With the packages of docker/service.lock alone, each part that runs in the service's image can be imported."""
+    lock = (ROOT / "docker/service.lock").read_text().splitlines()
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lock if "==" in line}
+    ours = {"glm5-service", "glm5-vllm"}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_THE_IMAGE, module, ",".join(pinned | ours)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
