@@ -62,8 +62,9 @@ _SMALL: Table = (
     (3, LaunchConfig(False, 16, Tile(2, 4, 2), 1, Tile(1, 4, 2), 8)),
     (1, LaunchConfig(False, 16, Tile(1, 4, 2), 4, Tile(1, 4, 1), 1)),
 )
-# the larger tile spills
-_SM100_WIDE: Table = ((1024, LaunchConfig(True, 64, Tile(1, 4, 2), 1, Tile(1, 4, 2), 24)), *_SMALL[1:])
+# the tiles of _SMALL spill: 8 bytes of down with Q4_K on SM80 and SM89, 16 of gate and up with IQ3_S on SM100
+_SM80: Table = ((1024, LaunchConfig(True, 64, Tile(2, 8, 2), 1, Tile(2, 8, 2), 24)), *_SMALL[1:])
+_SM100: Table = ((1024, LaunchConfig(True, 64, Tile(1, 4, 2), 1, Tile(1, 4, 2), 24)), *_SMALL[1:])
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ class Architecture:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "sm80": Architecture(_SMALL, _SMALL),
-    "sm89": Architecture(_SMALL, _SMALL),
+    "sm80": Architecture(_SM80, _SM80),
+    "sm89": Architecture(_SM80, _SM80),
     "sm90": Architecture(_SM90, _SM90_WIDE),
-    "sm100": Architecture(_SMALL, _SM100_WIDE),
+    "sm100": Architecture(_SM100, _SM100),
     "sm120": Architecture(_SMALL, _SMALL),
 }
 
